@@ -13,6 +13,7 @@ mod buffer;
 mod error;
 mod latch;
 mod memory;
+mod shared;
 
 pub use buffer::AlignedBuf;
 pub use error::{DeviceError, Operation};
@@ -64,6 +65,27 @@ pub struct Attributes {
     pub read_only: bool,
 }
 
+impl Attributes {
+    /// Passes when `operation` may touch `[offset, offset + len)`: on whole logical sectors, on the
+    /// device, and no change of a read-only one.
+    ///
+    /// # Errors
+    /// [`DeviceError::ReadOnly`], [`DeviceError::Misaligned`] or [`DeviceError::OutOfRange`].
+    pub fn admit(&self, operation: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
+        if self.read_only && !matches!(operation, Operation::Read | Operation::Flush) {
+            return Err(DeviceError::ReadOnly { operation });
+        }
+        let sector = self.logical_sector;
+        if !offset.is_multiple_of(u64::from(sector)) || !len.is_multiple_of(u64::from(sector)) {
+            return Err(DeviceError::Misaligned { operation, offset, len, sector });
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(()),
+            _ => Err(DeviceError::OutOfRange { operation, offset, len, size: self.size }),
+        }
+    }
+}
+
 /// One read of a batch: `bufs` are filled in order from `offset` on.
 #[derive(Debug)]
 pub struct Read<'a, 'b> {
@@ -71,6 +93,14 @@ pub struct Read<'a, 'b> {
     pub offset: u64,
     /// Where the bytes go, in order.
     pub bufs: &'a mut [IoSliceMut<'b>],
+}
+
+impl Read<'_, '_> {
+    /// Bytes asked for.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
+    }
 }
 
 /// One write of a batch: `bufs` are written in order from `offset` on.
@@ -82,6 +112,14 @@ pub struct Write<'a> {
     pub bufs: &'a [IoSlice<'a>],
     /// Durable when the call returns; says nothing of other writes.
     pub fua: bool,
+}
+
+impl Write<'_> {
+    /// Bytes to write.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
+    }
 }
 
 /// A byte range on the device.

@@ -1,7 +1,5 @@
 //! A device in memory.
 
-use std::io::{IoSlice, IoSliceMut};
-
 use parking_lot::RwLock;
 
 use crate::{
@@ -11,10 +9,13 @@ use crate::{
 /// Bytes under one lock: reads and writes of one lock's stretch are serial, others overlap.
 const STRETCH: usize = 1 << 20;
 
+/// Absent until first written.
+type Stretch = RwLock<Option<Box<[u8]>>>;
+
 /// A volatile device of fixed size; fresh bytes are zero. A stretch takes memory when first written.
 pub struct MemoryDevice {
     attributes: Attributes,
-    stretches: Box<[RwLock<Option<Box<[u8]>>>]>,
+    stretches: Box<[Stretch]>,
 }
 
 impl MemoryDevice {
@@ -55,18 +56,6 @@ impl MemoryDevice {
         let mut all = vec![0; usize::try_from(self.attributes.size).expect("fits: it was allocated")];
         self.get(0, &mut all);
         all
-    }
-
-    fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
-        let sector = self.attributes.logical_sector;
-        if !offset.is_multiple_of(u64::from(sector)) || !len.is_multiple_of(u64::from(sector)) {
-            return Err(DeviceError::Misaligned { operation, offset, len, sector });
-        }
-        let size = self.attributes.size;
-        match offset.checked_add(len) {
-            Some(end) if end <= size => Ok(()),
-            _ => Err(DeviceError::OutOfRange { operation, offset, len, size }),
-        }
     }
 
     /// Cuts `[offset, offset + len)` at stretch borders: (stretch, byte in it, byte in the range, length).
@@ -121,11 +110,9 @@ impl BlockDevice for MemoryDevice {
 
     fn read(&self, batch: &mut [Read<'_, '_>]) -> Result<(), DeviceError> {
         for read in batch {
-            let len = read.bufs.iter().map(|buf| buf.len() as u64).sum();
-            self.check(Operation::Read, read.offset, len)?;
+            self.attributes.admit(Operation::Read, read.offset, read.bytes())?;
             let mut offset = read.offset;
             for buf in read.bufs.iter_mut() {
-                let buf: &mut IoSliceMut<'_> = buf;
                 self.get(offset, buf);
                 offset += buf.len() as u64;
             }
@@ -135,8 +122,7 @@ impl BlockDevice for MemoryDevice {
 
     fn write(&self, batch: &[Write<'_>]) -> Result<(), DeviceError> {
         for write in batch {
-            let len = write.bufs.iter().map(|buf: &IoSlice<'_>| buf.len() as u64).sum();
-            self.check(Operation::Write, write.offset, len)?;
+            self.attributes.admit(Operation::Write, write.offset, write.bytes())?;
             let mut offset = write.offset;
             for buf in write.bufs {
                 self.put(offset, buf);
@@ -152,14 +138,14 @@ impl BlockDevice for MemoryDevice {
 
     fn discard(&self, ranges: &[ByteRange]) -> Result<(), DeviceError> {
         for &range in ranges {
-            self.check(Operation::Discard, range.offset, range.len)?;
+            self.attributes.admit(Operation::Discard, range.offset, range.len)?;
             self.zero(range);
         }
         Ok(())
     }
 
     fn write_zeroes(&self, range: ByteRange, _may_unmap: bool) -> Result<(), DeviceError> {
-        self.check(Operation::WriteZeroes, range.offset, range.len)?;
+        self.attributes.admit(Operation::WriteZeroes, range.offset, range.len)?;
         self.zero(range);
         Ok(())
     }
