@@ -135,3 +135,27 @@ fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
     state[0] = state[0].wrapping_add(left);
     state[1] = state[1].wrapping_add(right);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What debugfs's `dx_hash -h ALGORITHM -s 01234567-89ab-cdef-0123-456789abcdef NAME` prints.
+    #[test]
+    fn vectors_of_debugfs() {
+        let seed = [0x6745_2301_u32, 0xefcd_ab89, 0x6745_2301, 0xefcd_ab89];
+        let long = "a_rather_long_name_that_takes_more_than_one_round_of_the_hash";
+        let vectors: [(Algorithm, &str, u32, u32); 6] = [
+            (Algorithm::Legacy, "hello", 0x3225_2546, 0),
+            (Algorithm::HalfMd4, "hello", 0xa26e_4a80, 0x97e5_b7f7),
+            (Algorithm::Tea, "hello", 0x6f5b_b1a8, 0x2319_17c2),
+            (Algorithm::Legacy, long, 0xca7e_816c, 0),
+            (Algorithm::HalfMd4, long, 0x4806_0988, 0xb6b0_a35a),
+            (Algorithm::Tea, long, 0xcbf7_2226, 0xa234_da45),
+        ];
+        for (algorithm, name, hash, minor) in vectors {
+            let version = HashVersion { algorithm, unsigned: false };
+            assert_eq!(version.hash(name.as_bytes(), Some(seed)), (hash, minor), "{algorithm:?} {name}");
+        }
+    }
+}

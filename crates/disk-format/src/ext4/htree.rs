@@ -288,7 +288,8 @@ fn node_checksum(block: &[u8], start: usize, count: u16, limit: u16, seed: u32) 
     (crc32c(sum, &[0; 4]), tail + 4)
 }
 
-/// What `block` of a hashed directory looks like, going by the entries at its start.
+/// What `block` of a hashed directory looks like, going by the entries at its start. A hint: without
+/// checksums an empty leaf looks like a node, and only the way from the root tells them apart.
 #[must_use]
 pub fn shape(block: &[u8]) -> Shape {
     let mut all = dir::entries(block, u32::MAX, false);

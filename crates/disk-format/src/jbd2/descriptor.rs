@@ -133,7 +133,8 @@ pub struct DescriptorBuilder<'a> {
 }
 
 impl<'a> DescriptorBuilder<'a> {
-    /// Starts a descriptor of transaction `sequence` over `block`, a whole block. `uuid` is the journal's.
+    /// Starts a descriptor of transaction `sequence` over `block`, a whole block. `uuid` follows the
+    /// first tag; Linux writes zeroes there and reads none.
     ///
     /// # Errors
     /// A block that cannot hold one tag.
