@@ -20,7 +20,10 @@ mod handle;
 mod home;
 mod journal;
 mod log;
+mod log_reader;
 mod map;
+mod recovery;
+mod scan;
 mod superblock;
 mod transaction;
 
@@ -32,3 +35,4 @@ pub use error::{JournalError, StartError};
 pub use handle::Handle;
 pub use journal::{Counters, Journal, Pressure, Settings};
 pub use map::JournalMap;
+pub use recovery::{Recovery, RecoveryError, recover};
