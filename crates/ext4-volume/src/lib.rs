@@ -7,8 +7,12 @@
 //! **Called by:** the ext4 engine.
 //! **Locks:** a group's bitmap lock, below every inode lock and above the buffers' own.
 
+pub mod alloc;
+pub mod dir;
 mod error;
+pub mod extents;
 mod volume;
+pub mod xattr;
 
 pub use error::{Place, VolumeError};
 pub use volume::{BlockRun, Effects, Handle, Volume};
