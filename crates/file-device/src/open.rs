@@ -18,9 +18,11 @@ use crate::queue::Queue;
 /// The smallest logical sector.
 const SECTOR: u32 = 512;
 
-/// Times an image that a loop device holds is looked at again, 50 ms apart: after an unmount the
-/// kernel lets go a little later.
-const LOOP_PATIENCE: u32 = 10;
+/// Times a device that is taken is tried again, [`PAUSE`] apart. The kernel lets go of a file a little
+/// after the process that held it was killed (once its io_uring requests have ended) and a little after
+/// a loop mount of it was unmounted.
+const PATIENCE: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether I/O goes past the page cache of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,11 +217,15 @@ fn open_file(path: &Path, options: OpenOptions, create: bool) -> Result<File, Op
         Err(error) if error.kind() == io::ErrorKind::NotFound && create => flags |= OFlags::CREATE,
         Err(error) => return Err(at.error("open", error)),
     }
-    match rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)) {
-        Ok(file) => Ok(file.into()),
-        Err(Errno::BUSY) => Err(OpenError::InUse { path: path.to_owned() }),
-        Err(errno) => Err(at.system("open")(errno)),
+    for attempt in 0..=PATIENCE {
+        match rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)) {
+            Ok(file) => return Ok(file.into()),
+            Err(Errno::BUSY) if attempt < PATIENCE => std::thread::sleep(PAUSE),
+            Err(Errno::BUSY) => break,
+            Err(errno) => return Err(at.system("open")(errno)),
+        }
     }
+    Err(OpenError::InUse { path: path.to_owned() })
 }
 
 /// Takes the lock that keeps two mounts apart; it goes with the last descriptor.
@@ -229,21 +235,24 @@ fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    match rustix::fs::flock(file, how) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { path: path.to_owned() }),
-        Err(errno) => Err(At(path).system("lock")(errno)),
+    for attempt in 0..=PATIENCE {
+        match rustix::fs::flock(file, how) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if attempt < PATIENCE => std::thread::sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) => break,
+            Err(errno) => return Err(At(path).system("lock")(errno)),
+        }
     }
+    Err(OpenError::InUse { path: path.to_owned() })
 }
 
 fn refuse_loop_devices(path: &Path, dev: u64, ino: u64) -> Result<(), OpenError> {
-    let mut patience = LOOP_PATIENCE;
-    while let Some(holder) = loop_device::attached_to(dev, ino) {
-        if patience == 0 {
-            return Err(OpenError::InUseByLoop { path: path.to_owned(), holder });
+    for attempt in 0..=PATIENCE {
+        match loop_device::attached_to(dev, ino) {
+            None => break,
+            Some(_) if attempt < PATIENCE => std::thread::sleep(PAUSE),
+            Some(holder) => return Err(OpenError::InUseByLoop { path: path.to_owned(), holder }),
         }
-        patience -= 1;
-        std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
 }
