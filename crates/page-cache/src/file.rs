@@ -236,6 +236,12 @@ impl FilePages {
         self.pages.read().range(range).any(|(_, slot)| slot.dirty != 0)
     }
 
+    /// Whether the page differs from the device or is on its way there.
+    #[must_use]
+    pub fn is_dirty_or_in_flight(&self, page: u64) -> bool {
+        self.pages.read().get(&page).is_some_and(|slot| slot.dirty != 0 || slot.in_flight)
+    }
+
     /// Drops every page, dirty or not: the file is gone.
     pub fn clear(&self) {
         let pages = std::mem::take(&mut *self.pages.write());

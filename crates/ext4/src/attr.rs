@@ -1,0 +1,125 @@
+//! Attributes: what an inode says of itself, and changing that.
+
+use std::sync::Arc;
+
+use onggi_disk_format::ext4::FileType;
+use onggi_vfs::{Attr, Context, Errno, Ino, SetAttr, StatFs};
+
+use crate::core::{disk_time, door_time};
+use crate::error::through_the_door;
+use crate::inode::Inode;
+use crate::namespace::door_kind;
+use crate::{Atime, Ext4};
+
+/// Relative access times are never older than this while a file is read.
+const DAY: i64 = 24 * 60 * 60;
+
+impl Ext4 {
+    pub(crate) fn attr(&self, inode: &Inode) -> onggi_vfs::Result<Attr> {
+        let state = inode.state.read();
+        if state.freed {
+            return Err(Errno::NOENT.into());
+        }
+        let disk = &state.disk;
+        let is_device = matches!(inode.kind, FileType::BlockDevice | FileType::CharDevice);
+        Ok(Attr {
+            ino: Ino(u64::from(inode.nr.0)),
+            generation: inode.generation,
+            kind: door_kind(inode.kind),
+            perm: disk.mode & 0o7777,
+            nlink: u32::from(disk.links_count),
+            uid: disk.uid,
+            gid: disk.gid,
+            rdev: if is_device { disk.device() } else { (0, 0) },
+            size: if inode.is_dir() { disk.size } else { state.size },
+            blocks: disk.blocks + state.delayed.count() * (self.block_size() / 512),
+            atime: door_time(disk.atime),
+            mtime: door_time(disk.mtime),
+            ctime: door_time(disk.ctime),
+            crtime: door_time(disk.crtime),
+            block_size: self.volume.block_size(),
+        })
+    }
+
+    pub(crate) fn change_attr(&self, cx: &Context, ino: Ino, changes: &SetAttr) -> onggi_vfs::Result<Attr> {
+        self.writable()?;
+        self.see_time(cx.now);
+        let inode = self.inode(ino)?;
+        if let Some(size) = changes.size {
+            match inode.kind {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Errno::ISDIR.into()),
+                _ => return Err(Errno::INVAL.into()),
+            }
+            if size > self.max_file_size() {
+                return Err(Errno::FBIG.into());
+            }
+            let _ops = inode.ops.write();
+            self.with_space(|| self.set_size(cx, &inode, size)).map_err(through_the_door)?;
+        }
+        let SetAttr { perm, uid, gid, size: _, atime, mtime, crtime } = *changes;
+        if perm.is_some() || uid.is_some() || gid.is_some() {
+            // Who may use a file is not left in memory.
+            self.change(2, |h| {
+                let mut state = inode.state.write();
+                set_fields(&mut state.disk, cx, changes);
+                self.save(h, inode.nr, &mut state)
+            })
+            .map_err(through_the_door)?;
+        } else if atime.is_some() || mtime.is_some() || crtime.is_some() {
+            let mut state = inode.state.write();
+            set_fields(&mut state.disk, cx, changes);
+            state.unsaved = true;
+            drop(state);
+            self.queue(&inode);
+        }
+        self.attr(&inode)
+    }
+
+    /// Stamps an access, in memory.
+    pub(crate) fn touch_atime(&self, cx: &Context, inode: &Arc<Inode>) {
+        if self.options.atime == Atime::Noatime || self.writable().is_err() {
+            return;
+        }
+        {
+            let disk = &inode.state.read().disk;
+            let now = disk_time(cx.now);
+            let stale =
+                disk.atime <= disk.mtime || disk.atime <= disk.ctime || now.sec - disk.atime.sec >= DAY;
+            if now == disk.atime || self.options.atime == Atime::Relatime && !stale {
+                return;
+            }
+        }
+        let mut state = inode.state.write();
+        state.disk.atime = disk_time(cx.now);
+        state.unsaved = true;
+        drop(state);
+        self.queue(inode);
+    }
+
+    pub(crate) fn space(&self) -> StatFs {
+        let sb = &self.volume.sb;
+        let alloc = &self.volume.alloc;
+        StatFs {
+            block_size: sb.block_size(),
+            blocks: sb.blocks_count().saturating_sub(self.overhead),
+            free_blocks: alloc.free_blocks(),
+            available_blocks: alloc.available_blocks(),
+            inodes: u64::from(sb.inodes_count()),
+            free_inodes: u64::from(alloc.free_inodes()),
+            name_max: 255,
+        }
+    }
+}
+
+fn set_fields(disk: &mut onggi_disk_format::ext4::Inode, cx: &Context, changes: &SetAttr) {
+    if let Some(perm) = changes.perm {
+        disk.mode = disk.mode & !0o7777 | perm & 0o7777;
+    }
+    disk.uid = changes.uid.unwrap_or(disk.uid);
+    disk.gid = changes.gid.unwrap_or(disk.gid);
+    disk.atime = changes.atime.map_or(disk.atime, disk_time);
+    disk.mtime = changes.mtime.map_or(disk.mtime, disk_time);
+    disk.crtime = changes.crtime.map_or(disk.crtime, disk_time);
+    disk.ctime = disk_time(cx.now);
+}
