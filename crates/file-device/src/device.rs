@@ -15,8 +15,8 @@ use crate::bounce::{Bounce, BouncePool};
 use crate::open::{Alignment, Backend, OpenError, OpenOptions, Opened};
 use crate::threads::Threads;
 use crate::uring::Uring;
-use crate::vectored::patiently;
-use crate::{ioctl, open};
+use crate::vectored::{MOST_BUFFERS, patiently};
+use crate::{ioctl, open, vectored};
 
 /// Bytes of zeroes written by one request where the file cannot be told to zero itself.
 const ZEROES: usize = 1 << 20;
@@ -71,6 +71,8 @@ impl FileDevice {
         let depth = attributes.queue_depth;
         let uring = match options.backend {
             Backend::Threads => None,
+            // Through the page cache the kernel hands ring requests to its own threads: ours are as good.
+            Backend::Auto if direct.is_none() => None,
             Backend::Auto => Uring::new(depth).ok(),
             Backend::Uring => Some(Uring::new(depth).map_err(|source| OpenError::System {
                 path: path.to_owned(),
@@ -110,17 +112,24 @@ impl FileDevice {
         })
     }
 
+    /// A request alone gains nothing from a ring (`examples/measure.rs`).
     fn read_batch(&self, batch: &mut [Read<'_, '_>]) -> Result<(), DeviceError> {
-        match &self.uring {
-            Some(uring) => uring.read(self.file.as_fd(), batch),
-            None => self.threads.read(self.file.as_fd(), batch),
+        match (&self.uring, batch) {
+            (_, [one]) if one.bufs.len() <= MOST_BUFFERS => vectored::read(self.file.as_fd(), one, 0),
+            (Some(uring), batch) => uring.read(self.file.as_fd(), batch),
+            (None, batch) => self.threads.read(self.file.as_fd(), batch),
         }
     }
 
     fn write_batch(&self, batch: &[Write<'_>]) -> Result<(), DeviceError> {
-        match &self.uring {
-            Some(uring) => uring.write(self.file.as_fd(), batch),
-            None => self.threads.write(self.file.as_fd(), batch),
+        match (&self.uring, batch) {
+            (_, [one]) if one.bufs.len() <= MOST_BUFFERS => vectored::write(self.file.as_fd(), one, 0),
+            (Some(uring), batch) => uring.write(self.file.as_fd(), batch),
+            // Copies into the page cache take turns at the file's lock: threads would only queue.
+            (None, batch) if self.direct.is_none() && batch.iter().all(|write| !write.fua) => {
+                batch.iter().try_for_each(|write| vectored::write(self.file.as_fd(), write, 0))
+            }
+            (None, batch) => self.threads.write(self.file.as_fd(), batch),
         }
     }
 

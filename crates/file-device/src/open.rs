@@ -37,7 +37,7 @@ pub enum Direct {
 /// How batches reach the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring where the kernel has it, threads where not.
+    /// io_uring for direct I/O where the kernel has it, else threads.
     #[default]
     Auto,
     /// io_uring, or no device.
