@@ -29,8 +29,11 @@ pub enum VolumeError {
     /// A limit of the format: too many links, a directory too deep, a value too large.
     #[error("{0}")]
     Limit(&'static str),
-    /// The attribute exists already.
-    #[error("the attribute exists already")]
+    /// What the caller passed breaks a rule.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The name or the attribute exists already.
+    #[error("the name exists already")]
     Exists,
     /// There is no such name or attribute.
     #[error("there is no such name")]
