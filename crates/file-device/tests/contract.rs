@@ -438,3 +438,34 @@ fn use_block_device(node: &str) {
     let readers = [FileDevice::open(node, read_only).unwrap(), FileDevice::open(node, read_only).unwrap()];
     assert_eq!(readers[0].attributes().size, 4 * MIB as u64);
 }
+
+#[test]
+fn a_device_with_large_sectors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    drop(FileDevice::create(&path, 4 * MIB as u64).unwrap());
+    let arguments = ["--find", "--show", "--sector-size", "4096", path.to_str().unwrap()];
+    let Some(node) = run("losetup", &arguments) else {
+        println!("skipped: no loop device with 4096-byte sectors");
+        return;
+    };
+    let checked = std::panic::catch_unwind(|| {
+        for options in ways() {
+            let device = FileDevice::open(&node, options).unwrap();
+            assert_eq!(device.attributes().logical_sector, 4096);
+            assert_eq!(device.attributes().physical_sector, 4096);
+            assert!(matches!(
+                device.write_at(512, &[1; 512]),
+                Err(DeviceError::Misaligned { sector: 4096, .. })
+            ));
+            let bytes = noise(8192 + 16, 1);
+            for skew in [0, 1, 16] {
+                device.write_at(4096, &bytes[skew..skew + 8192]).unwrap();
+                device.flush().unwrap();
+                assert!(read_back(&device, 4096, 8192) == bytes[skew..skew + 8192]);
+            }
+        }
+    });
+    run("losetup", &["--detach", &node]);
+    checked.unwrap();
+}
