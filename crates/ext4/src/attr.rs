@@ -45,6 +45,8 @@ impl Ext4 {
         self.writable()?;
         self.see_time(cx.now);
         let inode = self.inode(ino)?;
+        // A symbolic link's permissions never change.
+        let perm = changes.perm.filter(|_| inode.kind != FileType::Symlink);
         if let Some(size) = changes.size {
             match inode.kind {
                 FileType::Regular => {}
@@ -57,7 +59,8 @@ impl Ext4 {
             let _ops = inode.ops.write();
             self.with_space(|| self.set_size(cx, &inode, size)).map_err(through_the_door)?;
         }
-        let SetAttr { perm, uid, gid, size: _, atime, mtime, crtime } = *changes;
+        let SetAttr { perm: asked, uid, gid, size: _, atime, mtime, crtime } = *changes;
+        let changes = &SetAttr { perm, ..*changes };
         if perm.is_some() || uid.is_some() || gid.is_some() {
             // Who may use a file is not left in memory.
             self.change(2, |h| {
@@ -66,7 +69,7 @@ impl Ext4 {
                 self.save(h, inode.nr, &mut state)
             })
             .map_err(through_the_door)?;
-        } else if atime.is_some() || mtime.is_some() || crtime.is_some() {
+        } else if asked.is_some() || atime.is_some() || mtime.is_some() || crtime.is_some() {
             let mut state = inode.state.write();
             set_fields(&mut state.disk, cx, changes);
             state.unsaved = true;

@@ -77,14 +77,16 @@ impl FileSystem for Ext4 {
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        let dir = self.directory(dir)?;
-        if name.len() > 255 {
-            return Err(Errno::NAMETOOLONG.into());
-        }
+        let dir = self.place(dir, name)?;
         let _ops = dir.ops.read();
-        let found = self.find(&dir, name)?.ok_or(Errno::NOENT)?;
-        let inode = self.found(found)?;
-        self.attr(&inode)
+        match name {
+            b"." => self.attr(&dir),
+            b".." => self.attr(&*self.load(self.parent(&dir)?)?),
+            _ => {
+                let found = self.find(&dir, name)?.ok_or(Errno::NOENT)?;
+                self.attr(&*self.found(found)?)
+            }
+        }
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
@@ -192,14 +194,14 @@ impl FileSystem for Ext4 {
     fn fallocate(&self, cx: &Context, ino: Ino, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
         self.writable()?;
         self.see_time(cx.now);
+        if len == 0 {
+            return Err(Errno::INVAL.into());
+        }
         let inode = self.inode(ino)?;
         match inode.kind {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::NODEV.into()),
-        }
-        if len == 0 {
-            return Err(Errno::INVAL.into());
         }
         let end = offset.checked_add(len).filter(|&end| end <= self.max_file_size()).ok_or(Errno::FBIG)?;
         let _ops = inode.ops.write();
@@ -246,16 +248,13 @@ impl FileSystem for Ext4 {
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
-        let (index, rest) = split_name(name).ok_or(Errno::OPNOTSUPP)?;
+        let (index, rest) = attribute(&inode, name, Errno::NODATA)?;
         let state = inode.state.read();
         let value = xattr::get(&self.volume, inode.nr, &state.disk, index, rest).map_err(through_the_door)?;
         value.ok_or(Errno::NODATA.into())
     }
 
     fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        if name.is_empty() || name.len() > 255 {
-            return Err(Errno::RANGE.into());
-        }
         let mode = match mode {
             XattrMode::Set => SetMode::Set,
             XattrMode::Create => SetMode::Create,
@@ -321,16 +320,19 @@ impl Ext4 {
         self.writable()?;
         self.see_time(cx.now);
         let inode = self.inode(ino)?;
-        let (index, rest) = split_name(name).ok_or(Errno::OPNOTSUPP)?;
-        if name.starts_with(b"user.") && !matches!(inode.kind, FileType::Regular | FileType::Directory) {
-            return Err(Errno::PERM.into());
-        }
+        let (index, rest) = attribute(&inode, name, Errno::PERM)?;
         let _ops = inode.ops.write();
         let result = self.with_space(|| {
             self.change(xattr::CREDITS + 2, |h| {
                 let mut state = inode.state.write();
                 if state.freed {
                     return Err(VolumeError::Missing);
+                }
+                if mode != SetMode::Create
+                    && value.is_some()
+                    && xattr::get(&self.volume, inode.nr, &state.disk, index, rest)?.as_deref() == value
+                {
+                    return Ok(());
                 }
                 xattr::set(&self.volume, h, inode.nr, &mut state.disk, index, rest, value, mode)?;
                 state.disk.ctime = disk_time(cx.now);
@@ -342,4 +344,20 @@ impl Ext4 {
             other => through_the_door(other),
         })
     }
+}
+
+/// Splits an attribute's name. `refusal` is the answer for `user.*` where an inode's kind has none.
+fn attribute<'a>(inode: &Inode, name: &'a [u8], refusal: Errno) -> Result<(u8, &'a [u8])> {
+    if name.is_empty() || name.len() > 255 {
+        return Err(Errno::RANGE.into());
+    }
+    if name.starts_with(b"user.") && !matches!(inode.kind, FileType::Regular | FileType::Directory) {
+        return Err(refusal.into());
+    }
+    if matches!(name, b"user." | b"trusted." | b"security.") {
+        return Err(Errno::INVAL.into());
+    }
+    // Of `system.*` only the ACLs are attributes that callers set.
+    let is_acl = name.starts_with(b"system.posix_acl_");
+    split_name(name).filter(|_| is_acl || !name.starts_with(b"system.")).ok_or(Errno::OPNOTSUPP.into())
 }

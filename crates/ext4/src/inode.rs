@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(crate) freed: bool,
     /// Recovery would finish with this inode.
     pub(crate) is_orphan: bool,
+    /// Made without a name: may get its first.
+    pub(crate) linkable: bool,
 }
 
 impl Inode {
@@ -87,6 +89,7 @@ impl Inode {
                 datasync_tid: None,
                 freed: false,
                 is_orphan: false,
+                linkable: false,
             }),
         })
     }

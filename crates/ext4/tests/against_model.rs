@@ -33,12 +33,12 @@ fn ordered_4k() {
 
 #[test]
 fn ordered_1k_small_cache() {
-    run(1024, 2, 10_000, MountOptions { cache_bytes: 4 << 20, ..options() }, |_| {});
+    run(1024, 2, 20_000, MountOptions { cache_bytes: 4 << 20, ..options() }, |_| {});
 }
 
 #[test]
 fn journaled_data() {
-    run(4096, 3, 10_000, MountOptions { data: DataMode::Journal, ..options() }, |_| {});
+    run(4096, 3, 20_000, MountOptions { data: DataMode::Journal, ..options() }, |_| {});
 }
 
 #[test]
@@ -49,12 +49,12 @@ fn with_the_flusher_running() {
         cache_bytes: 8 << 20,
         ..MountOptions::default()
     };
-    run(4096, 4, 10_000, options, |_| {});
+    run(4096, 4, 20_000, options, |_| {});
 }
 
 #[test]
 fn without_a_journal_or_checksums() {
-    run(2048, 5, 10_000, options(), |options| {
+    run(2048, 5, 20_000, options(), |options| {
         options.parse_features("^has_journal,^metadata_csum,^64bit").unwrap();
     });
 }

@@ -53,8 +53,8 @@ impl Ext4 {
             if grows {
                 state.size = range.end;
                 state.disk.size = range.end;
-                state.disk.mtime = disk_time(cx.now);
             }
+            state.disk.mtime = disk_time(cx.now);
             state.disk.ctime = disk_time(cx.now);
             self.save_contents(h, inode.nr, &mut state)
         })

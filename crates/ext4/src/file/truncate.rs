@@ -1,5 +1,6 @@
 //! Giving blocks back: truncation, holes, deletion.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,15 +21,24 @@ impl Ext4 {
     /// Sets the size of a regular file. The caller holds `ops` exclusively.
     pub(crate) fn set_size(&self, cx: &Context, inode: &Arc<Inode>, new: u64) -> Result<()> {
         let old = inode.state.read().size;
-        if new < old { self.shrink(cx, inode, new) } else { self.grow(cx, inode, old, new) }
+        match new.cmp(&old) {
+            Ordering::Less => self.shrink(cx, inode, new),
+            Ordering::Greater => self.grow(cx, inode, old, new),
+            Ordering::Equal => {
+                let mut state = inode.state.write();
+                state.disk.ctime = disk_time(cx.now);
+                state.unsaved = true;
+                drop(state);
+                self.queue(inode);
+                Ok(())
+            }
+        }
     }
 
     fn grow(&self, cx: &Context, inode: &Arc<Inode>, old: u64, new: u64) -> Result<()> {
-        if new > old {
-            // The zeroes behind the old end are on the device before any transaction shows them.
-            self.zero_tail(inode, old)?;
-            self.write_back_pages(inode, old / PAGE..old / PAGE + 1)?;
-        }
+        // The zeroes behind the old end are on the device before any transaction shows them.
+        self.zero_tail(inode, old)?;
+        self.write_back_pages(inode, old / PAGE..old / PAGE + 1)?;
         self.change(2, |h| {
             let mut state = inode.state.write();
             state.size = new;

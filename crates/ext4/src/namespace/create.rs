@@ -7,9 +7,10 @@ use onggi_disk_format::{DiskBlock, FileBlock, InodeNr};
 use onggi_ext4_volume::{Handle, alloc, dir, extents};
 use onggi_vfs::{Attr, Context, Errno, Ino, Node};
 
-use super::{check_name, is_dots, name_error, one_more_child};
+use super::one_more_child;
 use crate::Ext4;
 use crate::core::{Result, disk_time};
+use crate::error::through_the_door;
 use crate::inode::Inode;
 use crate::orphan;
 
@@ -39,39 +40,25 @@ impl Ext4 {
     ) -> onggi_vfs::Result<Attr> {
         self.writable()?;
         self.see_time(cx.now);
-        let dir = self.directory(dir)?;
-        check_name(name)?;
-        if let Node::Symlink(target) = node {
-            match target.len() {
-                0 => return Err(Errno::NOENT.into()),
-                len if len >= self.longest_target() => return Err(Errno::NAMETOOLONG.into()),
-                _ => {}
-            }
+        match node {
+            Node::Symlink(b"") => return Err(Errno::NOENT.into()),
+            Node::Symlink(target) if target.len() > 4095 => return Err(Errno::NAMETOOLONG.into()),
+            _ => {}
         }
+        let dir = self.place(dir, name)?;
         let _ops = dir.ops.write();
-        if is_dots(name) {
-            return Err(Errno::EXIST.into());
-        }
-        self.check_alive(&dir)?;
-        if self.find(&dir, name)?.is_some() {
-            return Err(Errno::EXIST.into());
+        self.check_free(&dir, name)?;
+        // The target fits one block, with a zero behind it.
+        if matches!(node, Node::Symlink(target) if target.len() as u64 >= self.block_size()) {
+            return Err(Errno::NAMETOOLONG.into());
         }
         let is_dir = matches!(node, Node::Directory);
         if is_dir && !self.may_have_child(&dir) {
             return Err(Errno::MLINK.into());
         }
-        let inode = self.with_space(|| self.make_once(cx, &dir, name, node, perm)).map_err(name_error)?;
+        let inode =
+            self.with_space(|| self.make_once(cx, &dir, name, node, perm)).map_err(through_the_door)?;
         self.attr(&inode)
-    }
-
-    /// Bytes of the shortest target that is too long: it fits one block, with a zero behind it.
-    fn longest_target(&self) -> usize {
-        (self.block_size() as usize).min(4096)
-    }
-
-    /// A removed directory takes no more names.
-    pub(crate) fn check_alive(&self, dir: &Inode) -> onggi_vfs::Result<()> {
-        if dir.state.read().disk.links_count == 0 { Err(Errno::NOENT.into()) } else { Ok(()) }
     }
 
     fn may_have_child(&self, dir: &Inode) -> bool {
@@ -128,7 +115,9 @@ impl Ext4 {
         self.see_time(cx.now);
         let dir = self.directory(dir)?;
         let _ops = dir.ops.read();
-        self.check_alive(&dir)?;
+        if dir.state.read().disk.links_count == 0 {
+            return Err(Errno::PERM.into());
+        }
         let made = self.with_space(|| {
             self.change(self.node_credits() + orphan::CREDITS, |h| {
                 let (nr, mut disk) = self.new_inode(h, cx, &dir, Node::Regular, perm)?;
@@ -143,13 +132,14 @@ impl Ext4 {
                 {
                     let mut state = inode.state.write();
                     state.is_orphan = true;
+                    state.linkable = true;
                     self.save_contents(h, nr, &mut state)?;
                 }
                 let idle = self.inodes.insert(&inode);
                 Ok((inode, idle))
             })
         });
-        let (inode, idle) = made.map_err(name_error)?;
+        let (inode, idle) = made.map_err(through_the_door)?;
         self.let_go(idle);
         self.attr(&inode)
     }

@@ -2,9 +2,10 @@
 
 use onggi_vfs::{Attr, Context, Errno, Ino};
 
-use super::{MOST_LINKS, check_name, is_dots, name_error};
+use super::MOST_LINKS;
 use crate::Ext4;
 use crate::core::disk_time;
+use crate::error::through_the_door;
 use crate::orphan;
 
 impl Ext4 {
@@ -12,27 +13,20 @@ impl Ext4 {
         self.writable()?;
         self.see_time(cx.now);
         let inode = self.inode(ino)?;
-        let dir = self.directory(dir)?;
-        check_name(name)?;
+        let dir = self.place(dir, name)?;
         let _ops = dir.ops.write();
-        if is_dots(name) {
-            return Err(Errno::EXIST.into());
-        }
-        self.check_alive(&dir)?;
-        if self.find(&dir, name)?.is_some() {
-            return Err(Errno::EXIST.into());
-        }
+        self.check_free(&dir, name)?;
         if inode.is_dir() {
             return Err(Errno::PERM.into());
         }
         {
             let state = inode.state.read();
+            // A file whose last name is gone stays nameless.
+            if state.freed || state.disk.links_count == 0 && !state.linkable {
+                return Err(Errno::NOENT.into());
+            }
             if state.disk.links_count >= MOST_LINKS {
                 return Err(Errno::MLINK.into());
-            }
-            // A file whose last name is gone stays nameless; one made without a name may get its first.
-            if state.freed || state.disk.links_count == 0 && !state.is_orphan {
-                return Err(Errno::NOENT.into());
             }
         }
         let credits = self.add_credits(&dir) + 2 + orphan::CREDITS;
@@ -41,10 +35,11 @@ impl Ext4 {
                 self.add_name(h, &dir, name, inode.nr, inode.kind)?;
                 {
                     let mut state = inode.state.write();
-                    if state.is_orphan && state.disk.links_count == 0 {
+                    if state.is_orphan && state.linkable {
                         self.orphans.remove(&self.volume, h, inode.nr)?;
                         state.is_orphan = false;
                         state.disk.dtime = 0;
+                        state.linkable = false;
                     }
                     state.disk.links_count += 1;
                     state.disk.ctime = disk_time(cx.now);
@@ -53,7 +48,7 @@ impl Ext4 {
                 self.touch_dir(h, cx, &dir)
             })
         })
-        .map_err(name_error)?;
+        .map_err(through_the_door)?;
         self.attr(&inode)
     }
 }

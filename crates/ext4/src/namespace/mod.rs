@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use onggi_disk_format::InodeNr;
 use onggi_disk_format::ext4::FileType;
+use onggi_ext4_volume::Handle;
 use onggi_ext4_volume::dir::{self, Found};
-use onggi_ext4_volume::{Handle, VolumeError};
 use onggi_vfs::{Context, Errno, FileKind, Ino};
 
 use crate::Ext4;
@@ -31,10 +31,37 @@ impl Ext4 {
         if inode.is_dir() { Ok(inode) } else { Err(Errno::NOTDIR.into()) }
     }
 
-    /// Looks a name up. The caller holds the directory's `ops`.
+    /// The directory that a name is looked for in.
+    pub(crate) fn place(&self, ino: Ino, name: &[u8]) -> onggi_vfs::Result<Arc<Inode>> {
+        if name.is_empty() { Err(Errno::NOENT.into()) } else { self.directory(ino) }
+    }
+
+    /// Looks up a name other than `.` and `..`. The caller holds the directory's `ops`.
     pub(crate) fn find(&self, dir: &Inode, name: &[u8]) -> onggi_vfs::Result<Option<Found>> {
         let state = dir.state.read();
+        if state.disk.links_count == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        if name.len() > 255 {
+            return Err(Errno::NAMETOOLONG.into());
+        }
         dir::lookup(&self.volume, dir.nr, &state.disk, name).map_err(through_the_door)
+    }
+
+    /// What `..` names, in a removed directory too.
+    pub(crate) fn parent(&self, dir: &Inode) -> onggi_vfs::Result<InodeNr> {
+        let state = dir.state.read();
+        if state.disk.links_count != 0 {
+            return dir::parent(&self.volume, dir.nr, &state.disk).map_err(through_the_door);
+        }
+        let mut disk = state.disk.clone();
+        disk.size = self.block_size();
+        dir::parent(&self.volume, dir.nr, &disk).map_err(through_the_door)
+    }
+
+    /// Passes where `name` can be made. The caller holds the directory's `ops`.
+    fn check_free(&self, dir: &Inode, name: &[u8]) -> onggi_vfs::Result<()> {
+        if is_dots(name) || self.find(dir, name)?.is_some() { Err(Errno::EXIST.into()) } else { Ok(()) }
     }
 
     /// The inode that a name found stands for.
@@ -75,15 +102,6 @@ impl Ext4 {
     }
 }
 
-/// The checks on a name that is to be made or removed.
-pub(crate) fn check_name(name: &[u8]) -> onggi_vfs::Result<()> {
-    match name.len() {
-        0 => Err(Errno::NOENT.into()),
-        1..=255 => Ok(()),
-        _ => Err(Errno::NAMETOOLONG.into()),
-    }
-}
-
 pub(crate) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
@@ -107,9 +125,4 @@ pub(crate) fn door_kind(kind: FileType) -> FileKind {
         FileType::Fifo => FileKind::Fifo,
         FileType::Socket => FileKind::Socket,
     }
-}
-
-/// Errors of name changes, where the format's limits have numbers of their own.
-pub(crate) fn name_error(error: VolumeError) -> onggi_vfs::Error {
-    through_the_door(error)
 }

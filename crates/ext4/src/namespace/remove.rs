@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onggi_ext4_volume::{Handle, dir};
 use onggi_vfs::{Context, Errno, Ino};
 
-use super::{check_name, is_dots, name_error, one_child_less};
+use super::{is_dots, one_child_less};
 use crate::Ext4;
 use crate::core::{Result, disk_time};
 use crate::error::through_the_door;
@@ -16,8 +16,7 @@ impl Ext4 {
     pub(crate) fn remove_file(&self, cx: &Context, dir: Ino, name: &[u8]) -> onggi_vfs::Result<()> {
         self.writable()?;
         self.see_time(cx.now);
-        let dir = self.directory(dir)?;
-        check_name(name)?;
+        let dir = self.place(dir, name)?;
         let child = {
             let _ops = dir.ops.write();
             if is_dots(name) {
@@ -33,7 +32,7 @@ impl Ext4 {
                 self.touch_dir(h, cx, &dir)?;
                 self.drop_link(h, cx, &child)
             })
-            .map_err(name_error)?;
+            .map_err(through_the_door)?;
             child
         };
         self.reap(cx, &child)
@@ -68,8 +67,7 @@ impl Ext4 {
     pub(crate) fn remove_dir(&self, cx: &Context, dir: Ino, name: &[u8]) -> onggi_vfs::Result<()> {
         self.writable()?;
         self.see_time(cx.now);
-        let dir = self.directory(dir)?;
-        check_name(name)?;
+        let dir = self.place(dir, name)?;
         match name {
             b"." => return Err(Errno::INVAL.into()),
             b".." => return Err(Errno::NOTEMPTY.into()),
@@ -95,7 +93,7 @@ impl Ext4 {
                 self.touch_dir(h, cx, &dir)?;
                 self.drop_link(h, cx, &child)
             })
-            .map_err(name_error)?;
+            .map_err(through_the_door)?;
             Arc::clone(&child)
         };
         self.reap(cx, &child)

@@ -10,7 +10,7 @@ use onggi_disk_format::ext4::superblock::ROOT_INODE;
 use onggi_ext4_volume::{Handle, VolumeError, dir};
 use onggi_vfs::{Context, Errno, Ino, RenameMode};
 
-use super::{check_name, is_dots, name_error, one_child_less, one_more_child};
+use super::{is_dots, one_child_less, one_more_child};
 use crate::Ext4;
 use crate::core::{Result, disk_time};
 use crate::error::through_the_door;
@@ -39,9 +39,7 @@ impl Ext4 {
     ) -> onggi_vfs::Result<()> {
         self.writable()?;
         self.see_time(cx.now);
-        let (from, to) = (self.directory(from)?, self.directory(to)?);
-        check_name(name)?;
-        check_name(new_name)?;
+        let (from, to) = (self.place(from, name)?, self.place(to, new_name)?);
         if is_dots(name) || is_dots(new_name) {
             let exists = mode == RenameMode::NoReplace && !is_dots(name);
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
@@ -58,8 +56,12 @@ impl Ext4 {
         let _second = second.map(|dir| dir.ops.write());
         let found = self.find(&from, name)?.ok_or(Errno::NOENT)?;
         let source = self.found(found)?;
-        self.check_alive(&to)?;
         let target = self.find(&to, new_name)?.map(|found| self.found(found)).transpose()?;
+        match (mode, &target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST.into()),
+            (RenameMode::Exchange, None) => return Err(Errno::NOENT.into()),
+            _ => {}
+        }
         let step = Move { from: &from, name, to: &to, new_name, source, target };
         if from.nr != to.nr {
             if step.source.is_dir() && (step.source.nr == to.nr || self.is_below(&to, step.source.nr)?) {
@@ -68,22 +70,15 @@ impl Ext4 {
             if let Some(target) = step.target.as_ref().filter(|target| target.is_dir())
                 && (target.nr == from.nr || self.is_below(&from, target.nr)?)
             {
-                let loops = mode == RenameMode::Exchange;
-                let errno = match mode {
-                    RenameMode::NoReplace => Errno::EXIST,
-                    _ if loops => Errno::INVAL,
-                    _ => Errno::NOTEMPTY,
-                };
-                return Err(errno.into());
+                let swaps = mode == RenameMode::Exchange;
+                return Err(if swaps { Errno::INVAL } else { Errno::NOTEMPTY }.into());
             }
         }
         match (mode, &step.target) {
-            (RenameMode::NoReplace, Some(_)) => Err(Errno::EXIST.into()),
-            (RenameMode::Exchange, None) => Err(Errno::NOENT.into()),
             (_, Some(target)) if target.nr == step.source.nr => Ok(()),
             (RenameMode::Exchange, Some(target)) => {
                 let target = Arc::clone(target);
-                self.exchange(cx, &step, &target).map_err(name_error)
+                self.exchange(cx, &step, &target).map_err(through_the_door)
             }
             _ => self.replace(cx, &step),
         }
@@ -95,11 +90,7 @@ impl Ext4 {
         let mut steps = 0;
         while nr != ROOT_INODE {
             let here = self.load(nr)?;
-            let state = here.state.read();
-            if state.disk.links_count == 0 {
-                return Ok(false);
-            }
-            nr = dir::parent(&self.volume, nr, &state.disk).map_err(through_the_door)?;
+            nr = self.parent(&here)?;
             if nr == above {
                 return Ok(true);
             }
@@ -138,7 +129,8 @@ impl Ext4 {
             return Err(Errno::MLINK.into());
         }
         let credits = self.add_credits(step.to) + 3 * dir::CREDITS_CHANGE + 6 + orphan::CREDITS;
-        self.with_space(|| self.change(credits, |h| self.replace_in(h, cx, step))).map_err(name_error)?;
+        self.with_space(|| self.change(credits, |h| self.replace_in(h, cx, step)))
+            .map_err(through_the_door)?;
         drop(_target_ops);
         match &step.target {
             Some(target) => self.reap(cx, target),
