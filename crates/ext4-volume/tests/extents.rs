@@ -78,8 +78,7 @@ fn remove(
             }
         }
     }
-    let gone: Vec<u32> = model.range(range).map(|(&block, _)| block).collect();
-    gone.iter().for_each(|block| drop(model.remove(block)));
+    model.retain(|block, _| !range.contains(block));
     Ok(())
 }
 
@@ -109,7 +108,7 @@ fn compare(volume: &Volume, nr: InodeNr, model: &Model) {
         match extents::lookup(volume, nr, &inode, FileBlock(at)).unwrap() {
             Mapping::Hole { len } => at += len,
             Mapping::Mapped { start, len, unwritten } => {
-                (0..len).for_each(|n| drop(found.insert(at + n, (start.0 + u64::from(n), unwritten))));
+                found.extend((0..len).map(|n| (at + n, (start.0 + u64::from(n), unwritten))));
                 at += len;
             }
         }

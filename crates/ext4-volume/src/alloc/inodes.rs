@@ -68,13 +68,17 @@ impl Allocator {
             let members = &self.groups[first as usize..first.saturating_add(flex).min(groups) as usize];
             members.iter().fold(Load::default(), |sum, group| sum.with(group))
         };
+        // Groups with copies of the superblock are always somewhat below the mean.
+        let fair = |mean: u64| mean - mean / 8;
         let best = if parent == ROOT_INODE {
             let start = self.rotor.fetch_add(1, Ordering::Relaxed) % count;
             (start..count)
                 .chain(0..start)
                 .map(|nr| (nr, load(nr)))
                 .filter(|(_, load)| {
-                    load.inodes > 0 && load.inodes >= mean_inodes && load.blocks >= mean_blocks
+                    load.inodes > 0
+                        && load.inodes >= fair(mean_inodes.into()) as u32
+                        && load.blocks >= fair(mean_blocks)
                 })
                 .min_by_key(|(_, load)| load.directories)
                 .map(|(nr, _)| nr)
