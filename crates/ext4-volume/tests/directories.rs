@@ -8,9 +8,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 
 use image::{Image, Mounted, REGULAR, ROOT, Random, e2fsck, mke2fs, with_hash};
-use onggi_disk_format::InodeNr;
-use onggi_disk_format::ext4::InodeFlags;
-use onggi_ext4_volume::{VolumeError, dir};
+use onggi_disk_format::ext4::{Extent, Inode, InodeFlags};
+use onggi_disk_format::{DiskBlock, FileBlock, InodeNr};
+use onggi_ext4_volume::{BlockRun, VolumeError, dir, extents};
 
 const CHECKSUMS: &[&str] = &["-b", "1024"];
 const PLAIN: &[&str] = &["-b", "1024", "-O", "^metadata_csum,^64bit"];
@@ -429,4 +429,136 @@ fn what_is_not_supported_is_named() {
     let mut short = inode;
     short.size = 0;
     assert!(matches!(dir::read(&image.volume, nr, &short, 0, 10), Err(VolumeError::Corrupt { .. })));
+}
+
+/// Leaves only single free blocks on the volume, each between two that a file holds.
+fn fragment(image: &Image) -> InodeNr {
+    let (nr, mut inode) = image.create(ROOT, false);
+    let mut root = image.volume.read_inode(ROOT).unwrap();
+    image.insert(ROOT, &mut root, b"holder", nr).unwrap();
+    let mut at = 0;
+    while let Ok(run) = image.volume.alloc.take(&image.volume, DiskBlock(1), 1) {
+        let extent = Extent { block: FileBlock(at), len: 1, start: run.start, unwritten: false };
+        let added = image.with(100, |h| {
+            extents::insert(&image.volume, h, nr, &mut inode, extent)?;
+            image.volume.alloc.mark_used(&image.volume, h, run)
+        });
+        if added.is_err() {
+            image.volume.alloc.give_back(run);
+            break;
+        }
+        at += 1;
+    }
+    for block in (0..at).step_by(2) {
+        image
+            .with(200, |h| {
+                let done = extents::remove(&image.volume, h, nr, &mut inode, block..block + 1, false)?;
+                assert_eq!(done, extents::Progress::Done);
+                inode.size = u64::from(at) * 1024;
+                image.volume.write_inode(h, nr, &inode)
+            })
+            .or_else(|error| if matches!(error, VolumeError::NoSpace) { Ok(()) } else { Err(error) })
+            .unwrap();
+        image.commit();
+    }
+    nr
+}
+
+#[test]
+fn a_fragmented_volume_fills_to_its_last_block() {
+    let Some(bytes) = mke2fs("3M", &["-b", "1024", "-N", "64", "-O", "^has_journal"]) else { return };
+    let image = Image::open(&bytes);
+    let (nr, mut inode) = image.make_dir(b"d");
+    fragment(&image);
+    let target = image.create(nr, false).0;
+    let mut model = BTreeMap::new();
+    let mut refusals = 0;
+    for step in 0..40_000u64 {
+        let mut name = format!("{step}-").into_bytes();
+        name.resize(240, b'n');
+        let before = inode.clone();
+        let result = image.insert(nr, &mut inode, &name, target);
+        image.commit();
+        match result {
+            Ok(()) => model.insert(name, target),
+            Err(VolumeError::NoSpace) => {
+                refusals += 1;
+                assert_eq!(
+                    (inode.size, inode.blocks, inode.flags, inode.i_block),
+                    (before.size, before.blocks, before.flags, before.i_block)
+                );
+                if refusals == 40 {
+                    break;
+                }
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+    }
+    println!("{} names in {} blocks", model.len(), inode.size / 1024);
+    assert_eq!(refusals, 40);
+    assert_eq!(image.names(nr, &inode), model);
+    image.set_links(target, model.len() as u16);
+    let bytes = image.bytes();
+    e2fsck(&bytes);
+    kernel_agrees(&bytes, "d", &model);
+}
+
+/// Takes every free block, in memory only.
+fn take_all(image: &Image) -> Vec<BlockRun> {
+    std::iter::from_fn(|| image.volume.alloc.take(&image.volume, DiskBlock(1), 4096).ok()).collect()
+}
+
+#[test]
+fn blocks_go_back_when_the_last_of_several_cannot_be_mapped() {
+    let Some(bytes) = mke2fs("16M", &["-b", "1024", "-N", "64", "-O", "^has_journal"]) else { return };
+    let image = Image::open(&bytes);
+    let (nr, mut inode) = image.make_dir(b"d");
+    let target = image.create(nr, false).0;
+    let mut model = BTreeMap::new();
+    let mut step = 0u64;
+    let mut add_until = |inode: &mut Inode, model: &mut BTreeMap<_, _>, size: u64| {
+        while inode.size < size {
+            let mut name = format!("{step}-").into_bytes();
+            name.resize(240, b'n');
+            image.insert(nr, inode, &name, target)?;
+            model.insert(name, target);
+            step += 1;
+        }
+        Ok::<_, VolumeError>(())
+    };
+    // A root with room for two more leaves, all blocks in one extent.
+    add_until(&mut inode, &mut model, 122 * 1024).unwrap();
+    let extent_count = |inode: &Inode| inode.i_block[2];
+    assert_eq!((extent_count(&inode), image.levels(nr, &inode)), (1, Some(0)));
+    let held = take_all(&image);
+    let mut spare = held.iter().flat_map(|run| (run.start.0..run.end().0).step_by(2)).skip(100);
+    let mut spared = BTreeSet::new();
+    let mut give_back = || {
+        let start = spare.next().unwrap();
+        image.volume.alloc.give_back(BlockRun { start: DiskBlock(start), len: 1 });
+        spared.insert(start);
+    };
+    for size in [123, 124] {
+        give_back();
+        add_until(&mut inode, &mut model, size * 1024).unwrap();
+    }
+    // The index grows by two blocks; the second one's extent needs a third for the tree.
+    assert_eq!((extent_count(&inode), image.levels(nr, &inode)), (3, Some(0)));
+    give_back();
+    give_back();
+    assert!(matches!(add_until(&mut inode, &mut model, 126 * 1024), Err(VolumeError::NoSpace)));
+    assert_eq!((inode.size, inode.blocks, extent_count(&inode)), (124 * 1024, 124 * 2, 3));
+    assert_eq!(image.names(nr, &inode), model);
+    give_back();
+    image.commit();
+    add_until(&mut inode, &mut model, 126 * 1024).unwrap();
+    assert_eq!(image.levels(nr, &inode), Some(1));
+    for block in held.iter().flat_map(|run| run.start.0..run.end().0).filter(|block| !spared.contains(block)) {
+        image.volume.alloc.give_back(BlockRun { start: DiskBlock(block), len: 1 });
+    }
+    image.set_links(target, model.len() as u16);
+    let bytes = image.bytes();
+    e2fsck(&bytes);
+    kernel_agrees(&bytes, "d", &model);
 }

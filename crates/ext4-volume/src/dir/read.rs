@@ -285,3 +285,47 @@ impl Dir<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(key: u64, name: &'static str) -> Named<'static> {
+        Named { key, name: Cow::Borrowed(name.as_bytes()), inode: InodeNr(12), kind: 1 }
+    }
+
+    /// What a reader gets who takes one entry at a time while `change` happens after each.
+    fn one_by_one(names: &mut Vec<Named<'static>>, change: impl Fn(&mut Vec<Named<'static>>)) -> Vec<String> {
+        let mut seen = Vec::new();
+        let mut cookie = AT_FIRST;
+        loop {
+            let mut listing = Listing { out: Vec::new(), max: 1, from: Start::decode(cookie) };
+            listing.emit(names);
+            let Some(entry) = listing.out.pop() else { return seen };
+            seen.push(String::from_utf8(entry.name).unwrap());
+            cookie = entry.next;
+            change(names);
+        }
+    }
+
+    #[test]
+    fn names_of_one_key_come_one_at_a_time() {
+        let last = u64::MAX >> (64 - 31 - MINOR_BITS);
+        let mut names =
+            vec![named(0, "a"), named(0, "b"), named(7, "c"), named(7, "d"), named(7, "e"), named(last - 1, "f")];
+        assert_eq!(one_by_one(&mut names, |_| ()), ["a", "b", "c", "d", "e", "f"]);
+        // Whoever removes what was listed still gets the rest.
+        assert_eq!(one_by_one(&mut names, |names| drop(names.remove(0))), ["a", "b", "c", "d", "e", "f"]);
+    }
+
+    #[test]
+    fn cookies_fit_a_signed_offset_and_come_back() {
+        let version = HashVersion { algorithm: Algorithm::HalfMd4, unsigned: false };
+        let largest = key(version, b"x", 0xffff_fffc, u32::MAX);
+        let cookie = FIRST_KEY + (largest << LEFT_BITS | 4095);
+        assert!(cookie < 1 << 63);
+        let start = Start::decode(cookie);
+        assert_eq!((start.key, start.left, start.hash()), (largest, 4095, 0xffff_fffc));
+        assert_eq!(Start::decode(AT_FIRST).left, usize::MAX);
+    }
+}
