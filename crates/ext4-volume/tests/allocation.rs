@@ -43,6 +43,9 @@ struct Made {
 fn create(volume: &Volume, template: &Inode, made: &New<'_>) -> Result<InodeNr, VolumeError> {
     with_handle(volume, 200, |h| {
         let nr = volume.alloc.allocate_inode(volume, h, made.parent, made.directory)?;
+        let (slot, at) = volume.inode_buffer(nr)?;
+        let slot = &slot.snapshot()[at..at + usize::from(volume.sb.inode_size())];
+        assert!(slot.iter().all(|&byte| byte == 0), "inode {nr} is not cleared");
         let mut inode = template.clone();
         inode.generation = made.generation;
         extents::init(&mut inode);
@@ -342,6 +345,22 @@ fn damaged_bitmaps_and_descriptors_are_refused() {
         let got = with_handle(&volume, 50, |h| volume.alloc.allocate_inode(&volume, h, ROOT_INODE, false));
         assert!(matches!(got, Err(VolumeError::Corrupt { .. })), "{features}: inode bitmap");
     }
+}
+
+#[test]
+fn protected_blocks_belong_to_nobody() {
+    let Some(image) = make(&["-b", "1024", "-O", "^has_journal"], 8192, 1) else { return };
+    let (mut volume, _) = open(&image);
+    let run = BlockRun { start: DiskBlock(4000), len: 100 };
+    volume.alloc.protect(&[run]);
+    assert!(volume.alloc.is_system(DiskBlock(4099), 1) && !volume.alloc.is_system(DiskBlock(4100), 10));
+    assert!(!volume.alloc.is_system(DiskBlock(3990), 10) && volume.alloc.is_system(DiskBlock(3990), 11));
+    let freed = with_handle(&volume, 50, |h| volume.alloc.mark_free(&volume, h, run));
+    assert!(matches!(freed, Err(VolumeError::Corrupt { .. })));
+    let mut inode = volume.read_inode(FIRST_FILE).unwrap();
+    let extent = Extent { block: FileBlock(0), len: 2, start: DiskBlock(4050), unwritten: false };
+    let mapped = with_handle(&volume, 50, |h| extents::insert(&volume, h, FIRST_FILE, &mut inode, extent));
+    assert!(matches!(mapped, Err(VolumeError::Corrupt { .. })));
 }
 
 #[test]

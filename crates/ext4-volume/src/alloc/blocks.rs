@@ -162,7 +162,8 @@ impl Allocator {
         for (nr, range) in self.pieces(run)? {
             let group = self.group(nr);
             let mut state = group.state.lock();
-            let buffer = self.block_bitmap_for_change(volume, h, nr, &mut state)?;
+            let table = self.descriptor_buffer(volume, nr)?;
+            let buffer = self.block_bitmap_for_change(volume, h, nr, &mut state, &table)?;
             let sum = h.modify(&buffer, |bytes| {
                 (bits::count_set(bytes, range.clone()) == 0).then(|| {
                     bits::set(bytes, range.clone());
@@ -178,7 +179,7 @@ impl Allocator {
             self.free_on_disk.fetch_sub(u64::from(len), Ordering::AcqRel);
             state.descriptor.free_blocks = free;
             state.descriptor.block_bitmap_csum = sum.unwrap_or(state.descriptor.block_bitmap_csum);
-            self.write_descriptor(volume, h, nr, &state)?;
+            self.write_descriptor(h, nr, &state, &table)?;
         }
         Ok(())
     }
@@ -205,7 +206,8 @@ impl Allocator {
         for (nr, range) in self.pieces(run)? {
             let group = self.group(nr);
             let mut state = group.state.lock();
-            let buffer = self.block_bitmap_for_change(volume, h, nr, &mut state)?;
+            let table = self.descriptor_buffer(volume, nr)?;
+            let buffer = self.block_bitmap_for_change(volume, h, nr, &mut state, &table)?;
             let len = range.len() as u32;
             let sum = h.modify(&buffer, |bytes| {
                 (bits::count_set(bytes, range.clone()) == len).then(|| {
@@ -218,7 +220,7 @@ impl Allocator {
             self.pending.fetch_add(u64::from(len), Ordering::AcqRel);
             state.descriptor.free_blocks += len;
             state.descriptor.block_bitmap_csum = sum.unwrap_or(state.descriptor.block_bitmap_csum);
-            self.write_descriptor(volume, h, nr, &state)?;
+            self.write_descriptor(h, nr, &state, &table)?;
             let start = DiskBlock(self.sb.first_block_of_group(nr).0 + u64::from(range.start));
             h.payload(|effects| effects.freed.push(BlockRun { start, len }));
         }

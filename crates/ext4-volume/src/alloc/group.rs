@@ -145,7 +145,8 @@ impl Allocator {
         Ok(state.busy.as_deref_mut().unwrap_or_default())
     }
 
-    /// The group's block bitmap for a change; one that was never written is written in full first.
+    /// The group's block bitmap for a change; one that was never written is written in full first. `table` is
+    /// the descriptor's block.
     ///
     /// # Errors
     /// As [`Allocator::busy`]; the journal's.
@@ -155,6 +156,7 @@ impl Allocator {
         h: &mut Handle<'_>,
         nr: GroupNr,
         state: &mut GroupState,
+        table: &Arc<Buffer>,
     ) -> Result<Arc<Buffer>, VolumeError> {
         self.busy(volume, nr, state)?;
         if !self.has_flag(state, GroupFlags::BLOCK_UNINIT) {
@@ -171,11 +173,12 @@ impl Allocator {
         self.free_on_disk.fetch_sub(u64::from(counted - free), Ordering::AcqRel);
         state.descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
         state.descriptor.block_bitmap_csum = sum.unwrap_or(state.descriptor.block_bitmap_csum);
-        self.write_descriptor(volume, h, nr, state)?;
+        self.write_descriptor(h, nr, state, table)?;
         Ok(buffer)
     }
 
-    /// The group's inode bitmap for a change, checked once; one that was never written is made.
+    /// The group's inode bitmap for a change, checked once; one that was never written is made. `table` is the
+    /// descriptor's block.
     ///
     /// # Errors
     /// A bitmap that breaks a rule; the device's, the journal's.
@@ -185,6 +188,7 @@ impl Allocator {
         h: &mut Handle<'_>,
         nr: GroupNr,
         state: &mut GroupState,
+        table: &Arc<Buffer>,
     ) -> Result<Arc<Buffer>, VolumeError> {
         let corrupt = |rule: String| VolumeError::corrupt("inode bitmap", Place::Group(nr.0), rule);
         let inodes = self.sb.inodes_per_group();
@@ -204,7 +208,7 @@ impl Allocator {
             state.descriptor.flags.remove(GroupFlags::INODE_UNINIT);
             state.descriptor.itable_unused = inodes;
             state.descriptor.inode_bitmap_csum = sum.unwrap_or(state.descriptor.inode_bitmap_csum);
-            self.write_descriptor(volume, h, nr, state)?;
+            self.write_descriptor(h, nr, state, table)?;
             return Ok(buffer);
         }
         let buffer = volume.buffers.read(state.descriptor.inode_bitmap)?;
@@ -223,20 +227,28 @@ impl Allocator {
         Ok(buffer)
     }
 
-    /// Writes the group's descriptor into its table.
+    /// The block that holds the group's descriptor. Got before the first change of an operation, so that a
+    /// failing device stops it while nothing is changed.
     ///
     /// # Errors
-    /// The device's, the journal's.
+    /// The device's.
+    pub(super) fn descriptor_buffer(&self, volume: &Volume, nr: GroupNr) -> Result<Arc<Buffer>, VolumeError> {
+        Ok(volume.buffers.read(self.sb.descriptor_location(nr).0)?)
+    }
+
+    /// Writes the group's descriptor into its block.
+    ///
+    /// # Errors
+    /// The journal's.
     pub(super) fn write_descriptor(
         &self,
-        volume: &Volume,
         h: &mut Handle<'_>,
         nr: GroupNr,
         state: &GroupState,
+        buffer: &Arc<Buffer>,
     ) -> Result<(), VolumeError> {
-        let (block, at) = self.sb.descriptor_location(nr);
-        let buffer = volume.buffers.read(block)?;
-        h.modify(&buffer, |bytes| {
+        let at = self.sb.descriptor_location(nr).1;
+        h.modify(buffer, |bytes| {
             state.descriptor.encode(&self.sb, nr, bytes.get_mut(at..).unwrap_or_default())
         })?
         .map_err(|error| VolumeError::corrupt("group descriptor", Place::Group(nr.0), error))

@@ -1,10 +1,13 @@
 //! Allocating and freeing inodes.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use onggi_disk_format::ext4::group::{GroupFlags, inode_bitmap_checksum};
 use onggi_disk_format::ext4::superblock::ROOT_INODE;
 use onggi_disk_format::{DiskBlock, GroupNr, InodeNr};
+use onggi_jbd2::Buffer;
 
 use super::group::{Group, GroupState};
 use super::{Allocator, bits};
@@ -118,32 +121,21 @@ impl Allocator {
         if state.descriptor.free_inodes == 0 {
             return Ok(None);
         }
-        let corrupt = |rule: &str| VolumeError::corrupt("inode bitmap", Place::Group(nr.0), rule);
         let inodes = self.sb.inodes_per_group();
+        let table = self.descriptor_buffer(volume, nr)?;
         // A group whose inode table is in use has a written block bitmap.
         if self.has_flag(&state, GroupFlags::BLOCK_UNINIT) {
-            self.block_bitmap_for_change(volume, h, nr, &mut state)?;
+            self.block_bitmap_for_change(volume, h, nr, &mut state, &table)?;
         }
-        let buffer = self.inode_bitmap_for_change(volume, h, nr, &mut state)?;
-        let reserved = self.sb.first_inode().0 - 1;
-        let least = if nr.0 == 0 { reserved } else { 0 };
-        let from = state.first_free_inode.max(least).min(inodes);
-        let found = h.modify(&buffer, |bytes| {
-            bits::next_clear(bytes, from..inodes).map(|index| {
-                bits::set(bytes, index..index + 1);
-                (index, inode_bitmap_checksum(&self.sb, bytes))
-            })
+        let bitmap = self.inode_bitmap_for_change(volume, h, nr, &mut state, &table)?;
+        let used_part = self.used_part(&state);
+        let index = self.first_free(nr, &state, &bitmap.snapshot(), used_part)?;
+        let slot = self.slot(volume, &state, index, index == used_part)?;
+        let sum = h.modify(&bitmap, |bytes| {
+            bits::set(bytes, index..index + 1);
+            inode_bitmap_checksum(&self.sb, bytes)
         })?;
-        let Some((index, sum)) = found else {
-            return Err(corrupt("no inode is free, yet the group descriptor counts some"));
-        };
-        let inode = self.sb.inode_at(nr, index).ok_or_else(|| corrupt("an inode past the last is free"))?;
-        let used_part =
-            if self.sb.has_group_checksums() { inodes - state.descriptor.itable_unused } else { inodes };
-        if index > used_part {
-            return Err(corrupt("an inode of the table's unused part is marked used"));
-        }
-        self.clear_slot(volume, h, &state, index, index == used_part)?;
+        h.modify(&slot.0, |bytes| bytes[slot.1].fill(0))?;
         if index == used_part {
             state.descriptor.itable_unused = inodes - index - 1;
         }
@@ -151,30 +143,54 @@ impl Allocator {
         state.descriptor.free_inodes -= 1;
         state.descriptor.used_dirs = (state.descriptor.used_dirs + u32::from(directory)).min(inodes);
         state.descriptor.inode_bitmap_csum = sum.unwrap_or(state.descriptor.inode_bitmap_csum);
-        self.write_descriptor(volume, h, nr, &state)?;
+        self.write_descriptor(h, nr, &state, &table)?;
         self.free_inodes.fetch_sub(1, Ordering::AcqRel);
         self.directories.fetch_add(u32::from(directory), Ordering::AcqRel);
         group.mirror(&state);
-        Ok(Some(inode))
+        Ok(self.sb.inode_at(nr, index))
     }
 
-    /// Zeroes an inode's slot. A block of the table that nothing was ever read from is not read first.
-    fn clear_slot(
+    /// How many inodes from the start of the group's table have ever been used.
+    fn used_part(&self, state: &GroupState) -> u32 {
+        let inodes = self.sb.inodes_per_group();
+        if self.sb.has_group_checksums() { inodes - state.descriptor.itable_unused } else { inodes }
+    }
+
+    fn first_free(
+        &self,
+        nr: GroupNr,
+        state: &GroupState,
+        bitmap: &[u8],
+        used_part: u32,
+    ) -> Result<u32, VolumeError> {
+        let corrupt = |rule: &str| VolumeError::corrupt("inode bitmap", Place::Group(nr.0), rule);
+        let reserved = if nr.0 == 0 { self.sb.first_inode().0 - 1 } else { 0 };
+        let inodes = self.sb.inodes_per_group();
+        let from = state.first_free_inode.max(reserved).min(inodes);
+        let index = bits::next_clear(bitmap, from..inodes)
+            .ok_or_else(|| corrupt("no inode is free, yet the group descriptor counts some"))?;
+        if index > used_part {
+            return Err(corrupt("an inode of the table's unused part is marked used"));
+        }
+        Ok(index)
+    }
+
+    /// What to zero for a new inode: its slot, or all of a block of the table that never held an inode,
+    /// which is not read first.
+    fn slot(
         &self,
         volume: &Volume,
-        h: &mut Handle<'_>,
         state: &GroupState,
         index: u32,
         never_used: bool,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<(Arc<Buffer>, Range<usize>), VolumeError> {
         let per_block = self.sb.inodes_per_block();
         let block = DiskBlock(state.descriptor.inode_table.0 + u64::from(index / per_block));
         let at = (index % per_block) as usize * usize::from(self.sb.inode_size());
-        let whole = never_used && at == 0;
-        let buffer = if whole { volume.buffers.fresh(block) } else { volume.buffers.read(block)? };
-        let len = if whole { self.sb.block_size() as usize } else { usize::from(self.sb.inode_size()) };
-        h.modify(&buffer, |bytes| bytes[at..at + len].fill(0))?;
-        Ok(())
+        if never_used && at == 0 {
+            return Ok((volume.buffers.fresh(block), 0..self.sb.block_size() as usize));
+        }
+        Ok((volume.buffers.read(block)?, at..at + usize::from(self.sb.inode_size())))
     }
 
     /// Frees an inode: the bitmap and the counts. Its slot in the table is the caller's matter.
@@ -198,7 +214,8 @@ impl Allocator {
         if self.has_flag(&state, GroupFlags::INODE_UNINIT) {
             return Err(corrupt("an inode of a group without inodes is to be freed"));
         }
-        let buffer = self.inode_bitmap_for_change(volume, h, place.group, &mut state)?;
+        let table = self.descriptor_buffer(volume, place.group)?;
+        let buffer = self.inode_bitmap_for_change(volume, h, place.group, &mut state, &table)?;
         let range = place.index..place.index + 1;
         let sum = h.modify(&buffer, |bytes| {
             (bits::clear(bytes, range) == 1).then(|| inode_bitmap_checksum(&self.sb, bytes))
@@ -209,7 +226,7 @@ impl Allocator {
         let counted = directory && state.descriptor.used_dirs > 0;
         state.descriptor.used_dirs -= u32::from(counted);
         state.descriptor.inode_bitmap_csum = sum.unwrap_or(state.descriptor.inode_bitmap_csum);
-        self.write_descriptor(volume, h, place.group, &state)?;
+        self.write_descriptor(h, place.group, &state, &table)?;
         self.free_inodes.fetch_add(1, Ordering::AcqRel);
         self.directories.fetch_sub(u32::from(counted), Ordering::AcqRel);
         group.mirror(&state);

@@ -17,8 +17,8 @@
 //!
 //! Beside the signatures that the engine was designed for there are [`Allocator::promise_privileged`]
 //! (may use the blocks reserved for root), [`Allocator::pending_blocks`] (what a commit would make
-//! allocatable; commit and try again before answering that the volume is full) and
-//! [`Allocator::is_system`].
+//! allocatable; commit and try again before answering that the volume is full),
+//! [`Allocator::is_system`] and [`Allocator::protect`] (for the journal's blocks, before the volume is shared).
 
 mod bits;
 mod blocks;
@@ -135,6 +135,11 @@ impl Allocator {
     #[must_use]
     pub fn is_system(&self, start: DiskBlock, len: u64) -> bool {
         self.zones.touches(start, len)
+    }
+
+    /// Makes blocks the volume's own from now on: the journal's, which no other inode's tree may point at.
+    pub fn protect(&mut self, runs: &[BlockRun]) {
+        self.zones.add(runs);
     }
 
     /// Sets blocks aside for a delayed write of an unprivileged user. Every take on behalf of user data is

@@ -6,7 +6,7 @@ use onggi_disk_format::ext4::group::GroupDescriptor;
 use onggi_disk_format::ext4::superblock::Superblock;
 use onggi_disk_format::{DiskBlock, GroupNr};
 
-use crate::{Place, VolumeError};
+use crate::{BlockRun, Place, VolumeError};
 
 /// Sorted ranges of blocks, apart from each other.
 pub(super) struct Zones {
@@ -50,6 +50,13 @@ impl Zones {
         Ok(Self { system: merge(system), tables: merge(tables) })
     }
 
+    /// Adds blocks that no file may hold.
+    pub(super) fn add(&mut self, runs: &[BlockRun]) {
+        self.system.extend(runs.iter().map(|run| span(run.start, run.len)));
+        self.system.sort_unstable_by_key(|zone| zone.start);
+        self.system = merge(std::mem::take(&mut self.system));
+    }
+
     /// Whether any block of the range is the volume's own.
     pub(super) fn touches(&self, start: DiskBlock, len: u64) -> bool {
         overlapping(&self.system, start.0..start.0.saturating_add(len)).next().is_some()
@@ -67,7 +74,7 @@ impl Zones {
 }
 
 fn span(start: DiskBlock, len: u32) -> Range<u64> {
-    start.0..start.0 + u64::from(len)
+    start.0..start.0.saturating_add(u64::from(len))
 }
 
 fn merge(sorted: Vec<Range<u64>>) -> Vec<Range<u64>> {

@@ -97,8 +97,7 @@ impl Path {
             path.high = children.get(at + 1).map(|next| next.block.0).or(path.high);
             let depth = content.depth - 1;
             let buffer = node::read(volume, seed, index.child, depth)?;
-            let bytes = buffer.snapshot();
-            let below = node::parse(volume, seed, index.child, &bytes, depth)?;
+            let below = node::parse(volume, index.child, &buffer.snapshot(), depth)?;
             path.steps.push(Step { buffer, at });
             path.contents.push(content);
             content = Content { depth, entries: below.entries };
@@ -328,7 +327,7 @@ impl Edit<'_> {
             if node::View(&bytes).len() > capacity(ROOT_BYTES) {
                 return Ok(());
             }
-            let below = node::parse(self.volume, self.seed, only.child, &bytes, depth)?;
+            let below = node::parse(self.volume, only.child, &bytes, depth)?;
             let content = Content { depth, entries: below.entries };
             content.encode(&mut inode.i_block).map_err(|error| self.corrupt(error))?;
             self.free_node(h, inode, only.child)?;

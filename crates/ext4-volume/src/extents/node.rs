@@ -55,28 +55,30 @@ pub(super) fn read(
         return Err(VolumeError::corrupt("extent node", Place::Block(child), rule));
     }
     let buffer = volume.buffers.read(child)?;
-    buffer.verify_once(|bytes| parse(volume, seed, child, bytes, depth).map(|_| ()))?;
+    buffer.verify_once(|bytes| verify(volume, seed, child, bytes, depth))?;
     Ok(buffer)
 }
 
-/// Checks a block node in full.
+fn verify(volume: &Volume, seed: u32, nr: DiskBlock, bytes: &[u8], depth: u16) -> Result<(), VolumeError> {
+    if volume.sb.has_metadata_csum() {
+        verify_checksum(bytes, seed)
+            .map_err(|error| VolumeError::corrupt("extent node", Place::Block(nr), error))?;
+    }
+    check_places(volume, &parse(volume, nr, bytes, depth)?, Place::Block(nr))
+}
+
+/// The entries of a block node that [`read`] has checked.
 ///
 /// # Errors
 /// The rule it breaks.
 pub(super) fn parse(
     volume: &Volume,
-    seed: u32,
     nr: DiskBlock,
     bytes: &[u8],
     depth: u16,
 ) -> Result<ExtentNode, VolumeError> {
-    let corrupt = |error| VolumeError::corrupt("extent node", Place::Block(nr), error);
-    if volume.sb.has_metadata_csum() {
-        verify_checksum(bytes, seed).map_err(corrupt)?;
-    }
-    let node = ExtentNode::parse(&volume.sb, bytes, Some(depth)).map_err(corrupt)?;
-    check_places(volume, &node, Place::Block(nr))?;
-    Ok(node)
+    ExtentNode::parse(&volume.sb, bytes, Some(depth))
+        .map_err(|error| VolumeError::corrupt("extent node", Place::Block(nr), error))
 }
 
 fn check_places(volume: &Volume, node: &ExtentNode, place: Place) -> Result<(), VolumeError> {
