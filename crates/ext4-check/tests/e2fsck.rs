@@ -1,0 +1,124 @@
+//! Against e2fsck: both call the same volumes clean and the same ones broken.
+
+mod images;
+
+use images::{FILL, Image, RECIPES};
+use onggi_ext4_check::{Code, Mode};
+
+#[test]
+fn clean_volumes_are_clean() {
+    for recipe in RECIPES {
+        let Some(image) = Image::make("64M", recipe) else { return };
+        image.assert_clean(recipe);
+    }
+}
+
+#[test]
+fn volumes_that_the_kernel_filled_are_clean() {
+    for recipe in RECIPES {
+        let Some(image) = Image::make("64M", &[recipe, &["-N", "8192"][..]].concat()) else { return };
+        if !image.mounted(FILL) {
+            continue;
+        }
+        let report = image.assert_clean(recipe);
+        assert!(report.stats.names > 2000 && report.stats.directories > 10, "{:?}", report.stats);
+    }
+}
+
+/// What a debugfs script breaks, and the problem that must be named.
+const CORRUPTIONS: &[(&str, &str, Code)] = &[
+    ("link count too high", "sif /file links_count 7", Code::LinkCount),
+    ("link count zero", "sif /file links_count 0", Code::EntryInode),
+    ("deleted without a time", "sif /file links_count 0\nsif /file dtime 0\nunlink /file", Code::Unlinked),
+    ("in use with a deletion time", "sif /file dtime 12345", Code::DeletionTime),
+    ("i_blocks", "sif /file blocks 99", Code::BlockCount),
+    ("size too small", "sif /file size 10", Code::Size),
+    ("directory size", "sif /many size 1024", Code::Size),
+    ("mode", "sif /file mode 0", Code::Inode),
+    ("mode names another type", "sif /file mode 0120644", Code::Symlink),
+    ("flags", "sif /file flags 0", Code::Mapping),
+    ("attribute block off the volume", "sif /file file_acl 99999999", Code::Attributes),
+    ("attribute block is no such", "sif /file file_acl 20", Code::Attributes),
+    ("name gone", "unlink /file", Code::Disconnected),
+    ("directory's name gone", "unlink /many", Code::Disconnected),
+    ("name of a free inode", "link <2000> /ghost", Code::EntryInode),
+    ("name of a reserved inode", "link <8> /ghost", Code::EntryInode),
+    ("directory names a plain file", "ln /file/x /y\nsif /many mode 0100644", Code::Disconnected),
+    ("second name of a directory", "link /many /twin", Code::DirectoryLinkedTwice),
+    ("block marked free", "freeb FILEBLOCK 1", Code::BlockBitmap),
+    ("block marked used", "setb 15000 3", Code::BlockBitmap),
+    ("inode marked free", "freei /file", Code::InodeBitmap),
+    ("inode marked used", "seti <3000>", Code::InodeBitmap),
+    ("free blocks of the volume", "ssv free_blocks_count 7", Code::SuperblockCount),
+    ("free inodes of the volume", "ssv free_inodes_count 7", Code::SuperblockCount),
+    ("free blocks of a group", "set_bg 0 free_blocks_count 7\nset_bg 0 checksum calc", Code::GroupCount),
+    ("free inodes of a group", "set_bg 0 free_inodes_count 7\nset_bg 0 checksum calc", Code::GroupCount),
+    ("directories of a group", "set_bg 0 used_dirs_count 77\nset_bg 0 checksum calc", Code::GroupCount),
+    ("inode table elsewhere", "set_bg 0 inode_table 9000\nset_bg 0 checksum calc", Code::Inode),
+    ("orphan list of a free inode", "ssv last_orphan 3000", Code::Orphans),
+    ("orphan that is linked and unlinked", "ssv last_orphan 12\nsif <12> dtime 12", Code::Orphans),
+    ("group checksum", "set_bg 0 checksum 0x1234", Code::GroupChecksum),
+    ("inode checksum", "sif /file checksum 0x1234", Code::InodeChecksum),
+    ("superblock checksum", "ssv checksum 0x1234", Code::SuperblockChecksum),
+    ("extent start", "sif /file block[5] 20", Code::DoubleClaim),
+    ("extent off the volume", "sif /file block[5] 0xfffffff0", Code::Mapping),
+    ("extent magic", "sif /file block[0] 0x1f30b", Code::Mapping),
+    ("extent count", "sif /file block[0] 0x9f30a", Code::Mapping),
+];
+
+#[test]
+fn planted_corruptions_are_found_and_repaired() {
+    for recipe in [&["-b", "4096", "-N", "8192"][..], &["-b", "1024", "-N", "8192", "-O", "^metadata_csum"]] {
+        let Some(image) = Image::make("32M", recipe) else { return };
+        if !image.mounted(FILL_FOR_CORRUPTION) {
+            return;
+        }
+        image.assert_clean(recipe);
+        let clean = image.bytes();
+        let block = image.first_block("/file");
+        let checksums = !recipe.contains(&"^metadata_csum");
+        let mut failures = Vec::new();
+        for (name, script, code) in CORRUPTIONS {
+            if !checksums && name.ends_with("checksum") {
+                continue;
+            }
+            image.restore(&clean);
+            image.debugfs(&script.replace("FILEBLOCK", &block));
+            assert!(image.bytes() != clean, "{name}: the script changed nothing");
+            let judged = image.e2fsck();
+            let report = image.check(Mode::ReadOnly);
+            let report = match report {
+                Ok(report) => report,
+                Err(error) => {
+                    failures.push(format!("{recipe:?} {name}: {error}"));
+                    continue;
+                }
+            };
+            let named = report.problems.iter().any(|problem| problem.code == *code);
+            if judged == 0 || !named {
+                failures.push(format!("{recipe:?} {name}: e2fsck {judged}, {:#?}", report.problems));
+            }
+            let repaired = image.check(Mode::Yes).unwrap();
+            let (after, judged) = (image.check(Mode::ReadOnly).unwrap(), image.e2fsck_output());
+            if repaired.exit_code() == 1 && (!after.is_clean() || judged.0 != 0) {
+                failures.push(format!("{recipe:?} {name}: repaired, but {:#?} {}", after.problems, judged.1));
+            }
+            if repaired.exit_code() == 0 {
+                failures.push(format!("{recipe:?} {name}: nothing to repair"));
+            }
+            let hopeless = ["extent start", "inode table elsewhere"];
+            if repaired.exit_code() != 1 && !hopeless.contains(name) {
+                failures.push(format!("{recipe:?} {name}: not repaired: {:#?}", repaired.problems));
+            }
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+}
+
+const FILL_FOR_CORRUPTION: &str = r#"
+cd "$1"
+head -c 100000 /dev/urandom > file
+mkdir -p many/deep
+i=0; while [ $i -lt 600 ]; do : > "many/a_rather_long_name_$i"; i=$((i+1)); done
+ln -s target link
+"#;
