@@ -339,10 +339,14 @@ impl Generator {
 
     fn durable(&mut self) -> Op {
         match self.random.below(10) {
-            0 => Op::Sync,
-            1..=3 => Op::Fsync { at: self.file_place(), datasync: true },
+            0..=1 => Op::Sync,
+            2..=3 => Op::Fsync { at: self.file_place(), datasync: true },
             4 => Op::Fsync { at: self.directory_place(), datasync: false },
-            _ => Op::Fsync { at: self.file_place(), datasync: false },
+            5 => Op::Fsync { at: Place { slot: Some(self.slot()), names: Vec::new() }, datasync: false },
+            n => {
+                let lately = self.recent.get((n as usize - 6) * 2).cloned();
+                Op::Fsync { at: lately.unwrap_or_else(|| self.file_place()), datasync: false }
+            }
         }
     }
 

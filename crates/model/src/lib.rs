@@ -28,5 +28,5 @@ pub use limits::Limits;
 pub use model_fs::ModelFs;
 pub use ops::{BadStep, Made, Op, Place, Step, moment};
 pub use random::{Random, pattern};
-pub use session::{AttrView, Outcome, Session};
-pub use tree::{CONTENT_BLOCK, Compare, Node, Tree, TreeError, tree};
+pub use session::{AttrView, Outcome, Session, dense_steps};
+pub use tree::{Blocks, CONTENT_BLOCK, Compare, Node, Tree, TreeError, contents, shape, tree};

@@ -207,3 +207,50 @@ impl FileSystem for ModelFs {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onggi_vfs::Timestamp;
+
+    const CX: Context = Context { uid: 0, gid: 0, now: Timestamp { sec: 5, nsec: 0 } };
+
+    #[test]
+    fn links_end_at_the_limit_and_directories_stop_counting() {
+        let fs = ModelFs::with_limits(Limits { link_max: 4, ..Limits::ext4(4096) });
+        let root = fs.root();
+        let file = fs.create(&CX, root, b"f0", Node::Regular, 0o644).unwrap().ino;
+        for name in [b"f1", b"f2", b"f3"] {
+            fs.link(&CX, file, root, name).unwrap();
+        }
+        assert_eq!(fs.link(&CX, file, root, b"f4").unwrap_err().errno(), Errno::MLINK);
+        let nlink = || fs.getattr(root).unwrap().nlink;
+        for (name, expected) in [(b"d0", 3), (b"d1", 4), (b"d2", 1), (b"d3", 1)] {
+            fs.create(&CX, root, name, Node::Directory, 0o755).unwrap();
+            assert_eq!(nlink(), expected);
+        }
+        fs.rmdir(&CX, root, b"d0").unwrap();
+        assert_eq!(nlink(), 1);
+    }
+
+    #[test]
+    fn a_snapshot_lives_on_its_own() {
+        let fs = ModelFs::new(4096);
+        let file = fs.create(&CX, fs.root(), b"f", Node::Regular, 0o644).unwrap().ino;
+        fs.write(&CX, file, 0, b"before").unwrap();
+        let snapshot = fs.snapshot();
+        fs.write(&CX, file, 0, b"after!").unwrap();
+        fs.unlink(&CX, fs.root(), b"f").unwrap();
+        let mut buf = [0; 6];
+        assert_eq!(snapshot.read(&CX, file, 0, &mut buf).unwrap(), 6);
+        assert_eq!(&buf, b"before");
+    }
+
+    #[test]
+    fn nothing_changes_after_unmount() {
+        let fs = ModelFs::new(4096);
+        fs.unmount().unwrap();
+        let made = fs.create(&CX, fs.root(), b"f", Node::Regular, 0o644);
+        assert_eq!(made.unwrap_err().errno(), Errno::ROFS);
+    }
+}

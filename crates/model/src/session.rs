@@ -6,7 +6,7 @@ use onggi_vfs::{Attr, Context, Errno, Error, FileKind, FileSystem, Ino, Node as 
 
 use crate::ops::{Made, Op, Place, Step};
 use crate::tree::{Compare, show};
-use crate::{Random, pattern};
+use crate::{Generator, ModelFs, Profile, Random, pattern};
 
 /// Attributes without what belongs to a format: inode numbers, sizes of directories, blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -320,6 +320,20 @@ impl<'a> Session<'a> {
             }
         }
     }
+}
+
+/// The seed's first `count` steps of those that succeed, and of few that fail: a run that has no
+/// steps to waste, such as one whose power will be cut.
+#[must_use]
+pub fn dense_steps(seed: u64, profile: Profile, count: usize) -> Vec<Step> {
+    let model = ModelFs::with_limits(profile.limits);
+    let mut session = Session::new(&model, model.root(), Compare::ALL);
+    let mut random = Random::new(!seed);
+    let mut keep = |step: &Step| {
+        let failed = matches!(session.run(step), Outcome::Error(_) | Outcome::Skipped);
+        !failed || random.chance(4)
+    };
+    Generator::new(seed, profile).filter(|step| keep(step)).take(count).collect()
 }
 
 fn bytes_outcome(bytes: &[u8]) -> Outcome {

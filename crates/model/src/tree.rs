@@ -13,6 +13,9 @@ const CONTENT_MAX: usize = 1 << 30;
 const NODES_MAX: usize = 1 << 20;
 const READ_SIZE: u64 = 1 << 18;
 
+/// Blocks of 4096 bytes by number.
+pub type Blocks = BTreeMap<u64, Arc<[u8]>>;
+
 /// What a comparison looks at, besides what it always looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compare {
@@ -28,8 +31,10 @@ impl Compare {
 }
 
 /// One file, directory or other inode under one of its names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Node {
+    /// Its number; not compared.
+    pub ino: Ino,
     /// Its kind.
     pub kind: FileKind,
     /// Permission bits.
@@ -57,11 +62,11 @@ pub struct Node {
     /// The first path, in order, that names the same inode.
     pub same_as: Vec<u8>,
     /// Contents by block of 4096 bytes; blocks of nothing but zeroes are left out.
-    pub content: BTreeMap<u64, Arc<[u8]>>,
+    pub content: Blocks,
 }
 
 /// Nodes by path; the top directory's path is empty, others have no leading slash.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Tree {
     /// Every path.
     pub nodes: BTreeMap<Vec<u8>, Node>,
@@ -111,8 +116,35 @@ fn call<T>(call: &'static str, path: &[u8], result: onggi_vfs::Result<T>) -> Res
 /// # Errors
 /// A call that failed, or answers that contradict each other.
 pub fn tree(fs: &dyn FileSystem, top: Ino) -> Result<Tree, TreeError> {
-    let mut tree = Tree::default();
     let mut room = CONTENT_MAX;
+    walk(fs, top, &mut |path, attr| match attr.kind {
+        FileKind::Regular => content(fs, path, attr, &mut room),
+        _ => Ok(Blocks::new()),
+    })
+}
+
+/// As [`tree()`], without the contents of files.
+///
+/// # Errors
+/// As [`tree()`].
+pub fn shape(fs: &dyn FileSystem, top: Ino) -> Result<Tree, TreeError> {
+    walk(fs, top, &mut |_, _| Ok(Blocks::new()))
+}
+
+/// The contents of a regular file, as in [`Node::content`].
+///
+/// # Errors
+/// As [`tree()`].
+pub fn contents(fs: &dyn FileSystem, ino: Ino) -> Result<Blocks, TreeError> {
+    let attr = call("getattr", b"", fs.getattr(ino))?;
+    content(fs, b"", &attr, &mut CONTENT_MAX.clone())
+}
+
+/// Finds the contents of an inode at a path.
+type ContentOf<'a> = dyn FnMut(&[u8], &Attr) -> Result<Blocks, TreeError> + 'a;
+
+fn walk(fs: &dyn FileSystem, top: Ino, content: &mut ContentOf<'_>) -> Result<Tree, TreeError> {
+    let mut tree = Tree::default();
     let mut paths: BTreeMap<Ino, BTreeSet<Vec<u8>>> = BTreeMap::new();
     let mut todo = vec![(Vec::new(), top, None)];
     while let Some((path, ino, parent)) = todo.pop() {
@@ -133,7 +165,7 @@ pub fn tree(fs: &dyn FileSystem, top: Ino) -> Result<Tree, TreeError> {
                 return Err(rule(&path, "a directory with two names"));
             }
         }
-        let node = node(fs, &path, &attr, &mut room)?;
+        let node = node(fs, &path, &attr, content(&path, &attr)?)?;
         paths.entry(ino).or_default().insert(path.clone());
         tree.nodes.insert(path, node);
         if tree.nodes.len() > NODES_MAX {
@@ -197,7 +229,7 @@ fn list(
     }
 }
 
-fn node(fs: &dyn FileSystem, path: &[u8], attr: &Attr, room: &mut usize) -> Result<Node, TreeError> {
+fn node(fs: &dyn FileSystem, path: &[u8], attr: &Attr, content: Blocks) -> Result<Node, TreeError> {
     let mut xattrs = BTreeMap::new();
     for name in call("listxattr", path, fs.listxattr(attr.ino))? {
         let value = call("getxattr", path, fs.getxattr(attr.ino, &name))?;
@@ -207,11 +239,8 @@ fn node(fs: &dyn FileSystem, path: &[u8], attr: &Attr, room: &mut usize) -> Resu
         FileKind::Symlink => Some(call("readlink", path, fs.readlink(attr.ino))?),
         _ => None,
     };
-    let content = match attr.kind {
-        FileKind::Regular => content(fs, path, attr, room)?,
-        _ => BTreeMap::new(),
-    };
     Ok(Node {
+        ino: attr.ino,
         kind: attr.kind,
         perm: attr.perm,
         uid: attr.uid,
@@ -229,12 +258,7 @@ fn node(fs: &dyn FileSystem, path: &[u8], attr: &Attr, room: &mut usize) -> Resu
     })
 }
 
-fn content(
-    fs: &dyn FileSystem,
-    path: &[u8],
-    attr: &Attr,
-    room: &mut usize,
-) -> Result<BTreeMap<u64, Arc<[u8]>>, TreeError> {
+fn content(fs: &dyn FileSystem, path: &[u8], attr: &Attr, room: &mut usize) -> Result<Blocks, TreeError> {
     let mut blocks = BTreeMap::new();
     let mut at = 0;
     while at < attr.size {
@@ -272,7 +296,7 @@ fn read_blocks(
     attr: &Attr,
     from: u64,
     len: u64,
-    blocks: &mut BTreeMap<u64, Arc<[u8]>>,
+    blocks: &mut Blocks,
 ) -> Result<(), TreeError> {
     let cx = Context { uid: 0, gid: 0, now: attr.atime };
     let mut buf = vec![0; len as usize];
