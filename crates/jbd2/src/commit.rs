@@ -172,3 +172,9 @@ impl<P> Drop for Locked<'_, P> {
         }
     }
 }
+
+impl<P> std::fmt::Debug for Locked<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Locked({}, {} images, {} revoked)", self.tid, self.images.len(), self.revoked.len())
+    }
+}

@@ -116,3 +116,9 @@ impl<P> Drop for Handle<'_, P> {
         self.journal.end_handle(self.credits, self.revokes);
     }
 }
+
+impl<P> std::fmt::Debug for Handle<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({}, {} credits left)", self.transaction.tid, self.credits)
+    }
+}
