@@ -11,6 +11,7 @@ use onggi_disk_format::ext4::group::GroupDescriptor;
 use onggi_disk_format::ext4::inode::Inode;
 use onggi_disk_format::ext4::superblock::{ROOT_INODE, Superblock};
 use onggi_disk_format::{DiskBlock, FileBlock, GroupNr, InodeNr};
+use onggi_ext4_volume::alloc::{CREDITS_ALLOCATE_INODE, CREDITS_FREE_INODE};
 use onggi_ext4_volume::extents::{self, Progress};
 use onggi_ext4_volume::{BlockRun, Handle, Volume, VolumeError, dir};
 use onggi_jbd2::CommitTime;
@@ -42,7 +43,9 @@ struct Made {
 /// Makes a file or a directory, files with some blocks near `goal`.
 fn create(volume: &Volume, template: &Inode, made: &New<'_>) -> Result<InodeNr, VolumeError> {
     with_handle(volume, 200, |h| {
+        let credits = h.credits_left();
         let nr = volume.alloc.allocate_inode(volume, h, made.parent, made.directory)?;
+        assert!(credits - h.credits_left() <= CREDITS_ALLOCATE_INODE);
         let (slot, at) = volume.inode_buffer(nr)?;
         let slot = &slot.snapshot()[at..at + usize::from(volume.sb.inode_size())];
         assert!(slot.iter().all(|&byte| byte == 0), "inode {nr} is not cleared");
@@ -109,7 +112,10 @@ fn delete(volume: &Volume, made: &Made) -> Result<(), VolumeError> {
         inode.links_count = 0;
         inode.dtime = 1_700_000_000;
         volume.write_inode(h, made.nr, &inode)?;
-        volume.alloc.free_inode(volume, h, made.nr, made.directory)
+        let credits = h.credits_left();
+        volume.alloc.free_inode(volume, h, made.nr, made.directory)?;
+        assert!(credits - h.credits_left() <= CREDITS_FREE_INODE);
+        Ok(())
     })
 }
 

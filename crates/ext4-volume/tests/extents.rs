@@ -5,10 +5,14 @@ mod made;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use made::{Dice, FIRST_FILE, close, commit, e2fsck, make, open, try_open, with_handle, with_inode};
+use made::{
+    Dice, FIRST_FILE, close, commit, e2fsck, make, open, try_open, with_handle, with_inode,
+    with_inode_credits,
+};
 use onggi_disk_format::ext4::extent::Extent;
 use onggi_disk_format::ext4::inode::Inode;
 use onggi_disk_format::{DiskBlock, FileBlock, InodeNr};
+use onggi_ext4_volume::alloc::CREDITS_MARK_USED;
 use onggi_ext4_volume::extents::{self, Mapping, Progress};
 use onggi_ext4_volume::{Volume, VolumeError};
 
@@ -35,7 +39,8 @@ fn insert(
     let most = if unwritten { 32767 } else { 32768 };
     let run = volume.alloc.take(volume, DiskBlock(goal), len.min(range.len() as u32).min(most))?;
     let extent = Extent { block: FileBlock(range.start), len: run.len as u16, start: run.start, unwritten };
-    let inserted = with_inode(volume, nr, |h, inode| {
+    let credits = extents::credits_for_insert(&inode, 1) + CREDITS_MARK_USED;
+    let inserted = with_inode_credits(volume, nr, credits, |h, inode| {
         let before = inode.clone();
         let inserted = extents::insert(volume, h, nr, inode, extent);
         if inserted.is_err() {
@@ -65,8 +70,9 @@ fn remove(
     let mut end = range.end;
     loop {
         let mut inode = volume.read_inode(nr)?;
-        let progress = with_handle(volume, credits, |h| {
-            let progress = extents::remove(volume, h, nr, &mut inode, range.start..end, false);
+        let credits = if credits == 0 { extents::credits_for_remove(volume, &inode) } else { credits };
+        let progress = with_handle(volume, credits + 1, |h| {
+            let progress = extents::remove(volume, h, nr, &mut inode, range.start..end, nr.0 % 2 == 0);
             volume.write_inode(h, nr, &inode).unwrap();
             progress
         });
@@ -85,7 +91,8 @@ fn remove(
 fn convert(volume: &Volume, nr: InodeNr, model: &mut Model, range: Range<u32>, to_unwritten: bool) {
     let mut from = range.start;
     loop {
-        let progress = with_inode(volume, nr, |h, inode| {
+        let credits = extents::credits_for_convert(&volume.read_inode(nr).unwrap());
+        let progress = with_inode_credits(volume, nr, credits, |h, inode| {
             extents::convert(volume, h, nr, inode, from..range.end, to_unwritten).unwrap()
         });
         match progress {
@@ -136,6 +143,11 @@ fn judge(volume: Volume, device: &onggi_block_device::MemoryDevice, files: &[(In
     }
     let free = volume.alloc.free_blocks();
     commit(&volume);
+    assert_eq!(
+        volume.journal.counters().overdrafts,
+        0,
+        "{what}: a handle needed more credits than it asked for"
+    );
     assert_eq!(volume.alloc.pending_blocks(), 0);
     assert_eq!(volume.alloc.free_blocks(), free);
     let said = e2fsck(&close(volume, device));
@@ -169,7 +181,7 @@ fn random_run(seed: u64, options: &[&str], steps: u32) -> Option<()> {
                 }
             }
             6 | 7 => convert(&volume, nr, model, range, dice.below(2) == 0),
-            _ => remove(&volume, nr, model, range, 400).unwrap(),
+            _ => remove(&volume, nr, model, range, if dice.below(2) == 0 { 0 } else { 400 }).unwrap(),
         }
         if step % 64 == 0 {
             compare(&volume, nr, model);
@@ -221,7 +233,7 @@ fn a_fragmented_file_grows_to_depth_three_and_shrinks_again() {
     for block in (1..6000).step_by(2) {
         insert(&volume, FIRST_FILE, &mut model, block..block + 1, 40_000, true).unwrap();
     }
-    remove(&volume, FIRST_FILE, &mut model, 10_001..30_000, 40).unwrap();
+    remove(&volume, FIRST_FILE, &mut model, 10_001..30_000, 0).unwrap();
     compare(&volume, FIRST_FILE, &model);
     commit(&volume);
     let again = e2fsck_now(&volume, &device, &model);
@@ -292,7 +304,7 @@ fn a_full_volume_fails_cleanly_and_has_all_its_space_back_after_deletion() {
     }
     compare(&volume, FIRST_FILE, &model);
     assert!(volume.alloc.free_blocks() < 4, "{} blocks are left", volume.alloc.free_blocks());
-    remove(&volume, FIRST_FILE, &mut model, 0..u32::MAX, 100).unwrap();
+    remove(&volume, FIRST_FILE, &mut model, 0..u32::MAX, 0).unwrap();
     assert!(matches!(volume.alloc.take(&volume, DiskBlock(1), 4000), Err(VolumeError::NoSpace) | Ok(_)));
     commit(&volume);
     assert_eq!(volume.alloc.totals().free_blocks, free);
@@ -316,6 +328,33 @@ fn long_unwritten_and_written_extents_keep_to_their_limits() {
     convert(&volume, FIRST_FILE, &mut model, 0..100_000, true);
     compare(&volume, FIRST_FILE, &model);
     judge(volume, &device, &[(FIRST_FILE, &model)], "long");
+}
+
+#[test]
+fn extents_across_many_groups_go_piece_by_piece() {
+    let Some(image) =
+        make(&["-b", "1024", "-O", "^has_journal,^resize_inode", "-g", "256", "-G", "64"], 32768, 1)
+    else {
+        return;
+    };
+    let (volume, device) = open(&image);
+    let free = volume.alloc.free_blocks();
+    let mut model = Model::new();
+    let mut at = 0;
+    while at < 15_000 {
+        let goal = model.last_key_value().map_or(17_000, |(_, &(disk, _))| disk + 1);
+        at += insert(&volume, FIRST_FILE, &mut model, at..15_000, goal, false).unwrap();
+    }
+    let longest =
+        extents::next_extent(&volume, FIRST_FILE, &volume.read_inode(FIRST_FILE).unwrap(), FileBlock(0));
+    println!("{longest:?}");
+    remove(&volume, FIRST_FILE, &mut model, 4000..12_000, 0).unwrap();
+    compare(&volume, FIRST_FILE, &model);
+    let inode = volume.read_inode(FIRST_FILE).unwrap();
+    assert!(extents::credits_for_remove(&volume, &inode) < 30);
+    remove(&volume, FIRST_FILE, &mut model, 0..u32::MAX, 20).unwrap();
+    assert_eq!(volume.alloc.free_blocks(), free);
+    judge(volume, &device, &[(FIRST_FILE, &model)], "many groups");
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub fn credits_for_convert(inode: &Inode) -> u32 {
 /// Blocks that let [`remove`] get ahead on every call. With more it does more per call.
 #[must_use]
 pub fn credits_for_remove(volume: &crate::Volume, inode: &Inode) -> u32 {
-    credits_for_edit(depth(inode)) + volume.alloc.credits_for_free(u32::from(extent::MAX_LEN))
+    credits_for_edit(depth(inode)) + volume.alloc.credits_for_free(volume.sb.blocks_per_group())
 }
 
 /// Blocks that one change of one leaf may touch: in every level the node and, where it splits, a new one

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use onggi_disk_format::InodeNr;
 use onggi_disk_format::ext4::extent::Extent;
 use onggi_disk_format::ext4::inode::Inode;
+use onggi_disk_format::{DiskBlock, InodeNr};
 
 use super::edit::Path;
 use super::{Progress, credits_for_edit, part};
@@ -32,13 +32,14 @@ pub fn remove(
     data_revoke: bool,
 ) -> Result<Progress, VolumeError> {
     let mut end = range.end;
-    let mut revokes_left = if data_revoke { MOST_REVOKES } else { u32::MAX };
+    let mut budget =
+        Budget { credits: 0, revokes: if data_revoke { MOST_REVOKES } else { u32::MAX }, groups: Vec::new() };
     let mut first = true;
     while range.start < end {
         let path = Path::to(volume, nr, inode, end - 1)?;
-        let edit_credits = credits_for_edit(path.depth());
-        let budget = h.credits_left().saturating_sub(edit_credits);
-        let cut = cut(volume, path.leaf(), range.start..end, budget, &mut revokes_left, first);
+        budget.credits = h.credits_left().saturating_sub(credits_for_edit(path.depth()));
+        budget.groups.clear();
+        let cut = cut(volume, path.leaf(), range.start..end, &mut budget, first);
         if cut.runs.is_empty() {
             match cut.end {
                 Some(end) => return Ok(Progress::More(end)),
@@ -55,7 +56,7 @@ pub fn remove(
             inode.blocks =
                 inode.blocks.saturating_sub(u64::from(run.len) * u64::from(volume.block_size() / 512));
             if data_revoke {
-                (run.start.0..run.end().0).for_each(|block| h.revoke(onggi_disk_format::DiskBlock(block)));
+                (run.start.0..run.end().0).for_each(|block| h.revoke(DiskBlock(block)));
             }
         }
         first = false;
@@ -76,58 +77,58 @@ struct Cut {
     end: Option<u32>,
 }
 
-/// Cuts the range out of a leaf from the end on, as far as `budget` credits go; `always` cuts one extent
+/// What one call may spend.
+struct Budget {
+    credits: u32,
+    revokes: u32,
+    /// Groups whose bitmap and descriptor are paid for.
+    groups: Vec<u32>,
+}
+
+impl Budget {
+    /// The tail of `extent` that can be freed, all of it where the budget allows; with `always` some of it
+    /// even without credits.
+    fn admit(&mut self, volume: &Volume, extent: Extent, always: bool) -> Option<Extent> {
+        let tail = |extent: &Extent, len: u32| {
+            part(extent, extent.end().saturating_sub(u64::from(len)), extent.end())
+        };
+        let mut extent = tail(&extent, self.revokes)?;
+        for block in [extent.start.0, extent.start.0 + u64::from(extent.len) - 1] {
+            let group = volume.sb.group_of_block(DiskBlock(block)).map(|group| group.0);
+            self.groups.extend(group.filter(|nr| !self.groups.contains(nr)));
+        }
+        // The groups at both ends are counted one by one, those between them by number.
+        let between = volume.alloc.credits_for_free(u32::from(extent.len)).saturating_sub(4);
+        if self.groups.len() as u32 * 2 + between > self.credits {
+            // As much as lies in two groups.
+            extent = tail(&extent, if always { volume.sb.blocks_per_group() } else { 0 })?;
+        }
+        self.revokes -= u32::from(extent.len);
+        Some(extent)
+    }
+}
+
+/// Cuts the range out of a leaf from the end on, as far as the budget goes; with `always` it cuts something
 /// even without credits.
-fn cut(
-    volume: &Volume,
-    leaf: &[Extent],
-    range: Range<u32>,
-    budget: u32,
-    revokes_left: &mut u32,
-    always: bool,
-) -> Cut {
+fn cut(volume: &Volume, leaf: &[Extent], range: Range<u32>, budget: &mut Budget, always: bool) -> Cut {
     let (start, end) = (u64::from(range.start), u64::from(range.end));
     let mut cut = Cut { left: Vec::with_capacity(leaf.len() + 1), runs: Vec::new(), end: None };
-    let mut groups: Vec<u32> = Vec::new();
     for extent in leaf.iter().rev() {
-        let inside = part(extent, start, end).filter(|_| cut.end.is_none());
-        let Some(mut inside) = inside else {
+        let Some(inside) = part(extent, start, end).filter(|_| cut.end.is_none()) else {
             cut.left.push(*extent);
             continue;
         };
-        if u32::from(inside.len) > *revokes_left {
-            let least = inside.end() - u64::from(*revokes_left);
-            cut.end = Some(least as u32);
-            match part(&inside, least, inside.end()) {
-                Some(tail) => inside = tail,
-                None => {
-                    cut.left.push(*extent);
-                    continue;
-                }
-            }
-        }
-        let known = groups.len();
-        let run = BlockRun { start: inside.start, len: u32::from(inside.len) };
-        for block in [run.start, onggi_disk_format::DiskBlock(run.end().0 - 1)] {
-            groups.extend(
-                volume.sb.group_of_block(block).map(|group| group.0).filter(|nr| !groups.contains(nr)),
-            );
-        }
-        let spanned = volume.alloc.credits_for_free(run.len).saturating_sub(4);
-        if groups.len() as u32 * 2 + spanned > budget && !(always && cut.runs.is_empty()) {
-            groups.truncate(known);
+        let Some(gone) = budget.admit(volume, inside, always && cut.runs.is_empty()) else {
             cut.end = Some(inside.end() as u32);
             cut.left.push(*extent);
             continue;
+        };
+        if gone != inside {
+            cut.end = Some(gone.block.0);
         }
-        if let Some(after) = part(extent, inside.end(), u64::MAX) {
-            cut.left.push(after);
-        }
-        if let Some(before) = part(extent, 0, u64::from(inside.block.0)) {
-            cut.left.push(before);
-        }
-        *revokes_left -= u32::from(inside.len);
-        cut.runs.push(run);
+        cut.left.extend(part(extent, gone.end(), u64::MAX));
+        cut.left.extend(part(extent, 0, u64::from(gone.block.0)));
+        cut.runs.push(BlockRun { start: gone.start, len: u32::from(gone.len) });
     }
     cut.left.reverse();
     cut

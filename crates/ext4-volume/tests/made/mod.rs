@@ -89,8 +89,18 @@ pub(crate) fn with_inode<R>(
     nr: InodeNr,
     change: impl FnOnce(&mut Handle<'_>, &mut Inode) -> R,
 ) -> R {
+    with_inode_credits(volume, nr, 600, change)
+}
+
+/// As [`with_inode`], with as many credits as `change` may need beside the inode's own.
+pub(crate) fn with_inode_credits<R>(
+    volume: &Volume,
+    nr: InodeNr,
+    credits: u32,
+    change: impl FnOnce(&mut Handle<'_>, &mut Inode) -> R,
+) -> R {
     let mut inode = volume.read_inode(nr).unwrap();
-    with_handle(volume, 600, |h| {
+    with_handle(volume, credits + 1, |h| {
         let result = change(h, &mut inode);
         volume.write_inode(h, nr, &inode).unwrap();
         result
