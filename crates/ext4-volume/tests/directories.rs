@@ -562,3 +562,25 @@ fn blocks_go_back_when_the_last_of_several_cannot_be_mapped() {
     e2fsck(&bytes);
     kernel_agrees(&bytes, "d", &model);
 }
+
+#[test]
+#[ignore = "the kernel takes half a minute to make 200,000 files"]
+fn finds_and_lists_200_000_names_of_the_kernel() {
+    let Some(bytes) = mke2fs("1G", &["-N", "300000"]) else { return };
+    let Some(mounted) = Mounted::mount(&bytes) else { return };
+    let path = mounted.path().join("d");
+    std::fs::create_dir(&path).unwrap();
+    for file in 0..200_000 {
+        std::fs::write(path.join(format!("file-{file:07}")), "").unwrap();
+    }
+    let image = Image::open(&mounted.unmount());
+    let root = image.volume.read_inode(ROOT).unwrap();
+    let nr = dir::lookup(&image.volume, ROOT, &root, b"d").unwrap().unwrap().inode;
+    let inode = image.volume.read_inode(nr).unwrap();
+    let names = image.names(nr, &inode);
+    assert_eq!(names.len(), 200_000);
+    for file in 0..200_000 {
+        let name = format!("file-{file:07}").into_bytes();
+        assert_eq!(dir::lookup(&image.volume, nr, &inode, &name).unwrap().unwrap().inode, names[&name]);
+    }
+}
