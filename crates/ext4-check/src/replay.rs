@@ -1,5 +1,6 @@
 //! Bringing home what the journal holds.
 
+use onggi_disk_format::ext4::group::GroupError;
 use onggi_disk_format::ext4::{FileType, GroupDescriptor, Incompat, Inode, Superblock, inode};
 use onggi_disk_format::jbd2::JournalSuperblock;
 use onggi_disk_format::{DiskBlock, InodeNr};
@@ -79,7 +80,14 @@ fn inode_place(volume: &Volume<'_>, nr: InodeNr) -> Result<Option<(DiskBlock, us
         return Ok(None);
     }
     let bytes = volume.read(block, 1)?;
-    let descriptor = GroupDescriptor::parse(sb, location.group, bytes.get(at..).unwrap_or_default()).ok();
+    let bytes = bytes.get(at..).unwrap_or_default();
+    // A wrong checksum alone does not keep the journal from its work.
+    let descriptor = match GroupDescriptor::parse(sb, location.group, bytes) {
+        Err(GroupError::Checksum { .. }) => GroupDescriptor::read(sb, location.group, bytes),
+        other => other,
+    };
     Ok(descriptor
+        .ok()
+        .filter(|found| sb.contains_blocks(found.inode_table, u64::from(sb.inode_table_blocks())))
         .map(|found| (DiskBlock(found.inode_table.0 + u64::from(location.table_block)), location.byte)))
 }

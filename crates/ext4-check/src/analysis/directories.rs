@@ -248,8 +248,9 @@ impl Analysis<'_, '_> {
             return;
         };
         let record = &mut self.records[target];
-        if record.value.is_some() || (record.links == 0 && record.kind == FileType::Directory) {
-            let what = format!("'{}' names inode {}, which has no links", text(name), entry.inode);
+        if record.value.is_some() {
+            let what =
+                format!("'{}' names inode {}, which holds an attribute's value", text(name), entry.inode);
             self.problem(Code::EntryInode, block.at(), what, remove());
             return;
         }

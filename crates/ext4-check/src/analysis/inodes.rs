@@ -96,8 +96,6 @@ impl Analysis<'_, '_> {
                 self.problem(Code::DeletionTime, place, what, Some(Fix::DeletionTime(nr)));
                 return Ok(());
             }
-            let what = "in use without a link, and no orphan";
-            self.problem(Code::Unlinked, place, what, Some(Fix::ClearInode(nr)));
         } else if inode.links_count != 0 && inode.dtime != 0 && !orphan {
             let what = "in use and yet has a deletion time";
             self.problem(Code::DeletionTime, place, what, Some(Fix::DeletionTime(nr)));
@@ -130,7 +128,11 @@ impl Analysis<'_, '_> {
         self.add_record(nr, inode.kind(), inode.links_count, false);
         let record = self.records.len() - 1;
         if let Some(what) = contradiction(sb, nr, inode) {
-            let fix = (!reserved && inode.kind() == FileType::Unknown).then_some(Fix::ClearInode(nr));
+            let fix = if inode.kind() == FileType::Unknown {
+                (!reserved).then_some(Fix::ClearInode(nr))
+            } else {
+                inode.flags.contains(InodeFlags::INDEX).then_some(Fix::Unindex(nr))
+            };
             self.problem(Code::Inode, place, what, fix);
             self.records[record].broken = inode.kind() == FileType::Unknown && !reserved;
         }

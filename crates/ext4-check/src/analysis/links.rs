@@ -97,8 +97,12 @@ impl Analysis<'_, '_> {
             if nameless && record.links != 0 && nr != superblock::ROOT_INODE {
                 let fix = (!record.broken).then_some(Fix::Reconnect(nr));
                 self.problem(Code::Disconnected, place, "in use, but no directory names it", fix);
-            } else if record.links == 0 && self.orphans.contains(&nr) && (is_dir || record.names == 0) {
+            } else if record.links == 0 && nameless {
                 // An orphaned directory still names itself and its parent.
+                if !self.orphans.contains(&nr) {
+                    let what = "in use without a link, and no orphan";
+                    self.problem(Code::Unlinked, place, what, Some(Fix::ClearInode(nr)));
+                }
             } else if u32::from(record.links) != record.names && !(is_dir && record.links == 1 && uncounted) {
                 let what = format!("counts {} links and has {}", record.links, record.names);
                 let links = match u16::try_from(record.names) {

@@ -75,6 +75,10 @@ fn unindex(volume: &Volume<'_>, look: &Outcome, nr: InodeNr) -> Result<bool, Che
     if !inode.flags.contains(InodeFlags::INDEX) {
         return Ok(false);
     }
+    let clear = |inode: &mut Inode| inode.flags.remove(InodeFlags::INDEX);
+    if inode.kind() != FileType::Directory {
+        return edit(volume, look, nr, clear);
+    }
     let seed = seed_of(volume, nr, &inode);
     let kind = stored_kind(volume, FileType::Directory);
     for run in blocks_of(volume, nr, &inode)?.runs {
@@ -97,7 +101,7 @@ fn unindex(volume: &Volume<'_>, look: &Outcome, nr: InodeNr) -> Result<bool, Che
             })?;
         }
     }
-    edit(volume, look, nr, |inode| inode.flags.remove(InodeFlags::INDEX))
+    edit(volume, look, nr, clear)
 }
 
 fn seed_of(volume: &Volume<'_>, nr: InodeNr, inode: &Inode) -> Option<u32> {
