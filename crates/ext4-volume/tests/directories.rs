@@ -554,7 +554,8 @@ fn blocks_go_back_when_the_last_of_several_cannot_be_mapped() {
     image.commit();
     add_until(&mut inode, &mut model, 126 * 1024).unwrap();
     assert_eq!(image.levels(nr, &inode), Some(1));
-    for block in held.iter().flat_map(|run| run.start.0..run.end().0).filter(|block| !spared.contains(block)) {
+    for block in held.iter().flat_map(|run| run.start.0..run.end().0).filter(|block| !spared.contains(block))
+    {
         image.volume.alloc.give_back(BlockRun { start: DiskBlock(block), len: 1 });
     }
     image.set_links(target, model.len() as u16);
