@@ -28,6 +28,8 @@ use std::sync::Arc;
 
 use onggi_vfs::FileSystem;
 
+pub use mountpoint::MountEntry;
+
 use mountpoint::Mountpoint;
 use server::Server;
 use session::Session;
@@ -47,6 +49,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs cannot be started.
     pub noexec: bool,
+    /// Every write is durable before it returns.
+    pub sync: bool,
     /// Requests served at once; at least 1.
     pub threads: usize,
 }
@@ -60,6 +64,7 @@ impl Default for MountOptions {
             dev: false,
             suid: false,
             noexec: false,
+            sync: false,
             threads: 16,
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<(OwnedFd, Moun
         Some(connection) => connection,
         None => mount_by_helper(&dir, options)?,
     };
-    let device = device_at(&dir).ok_or_else(|| MountError::Vanished(dir.clone()))?;
+    let device = MountEntry::at(&dir).ok_or_else(|| MountError::Vanished(dir.clone()))?.device;
     // Only root may, and nothing but speed hangs on it.
     for (file, value) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_ratio", MAX_RATIO_PERCENT)] {
         let _ = std::fs::write(format!("/sys/class/bdi/{device}/{file}"), value);
@@ -71,6 +71,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<Option<OwnedFd>,
         (!options.dev, MountFlags::NODEV),
         (!options.suid, MountFlags::NOSUID),
         (options.noexec, MountFlags::NOEXEC),
+        (options.sync, MountFlags::SYNCHRONOUS),
     ] {
         if wanted {
             flags |= flag;
@@ -94,6 +95,7 @@ fn mount_by_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
         (options.allow_other == Some(true), "allow_other"),
         (options.read_only, "ro"),
         (options.noexec, "noexec"),
+        (options.sync, "sync"),
         (options.dev, "dev"),
         (options.suid, "suid"),
     ] {
@@ -144,18 +146,59 @@ fn receive_descriptor(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// `major:minor` of what is mounted on top at `dir`.
-fn device_at(dir: &Path) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let lines = table.split(|&byte| byte == b'\n');
-    lines.filter_map(parse_mountinfo).filter(|(_, at)| at == dir).last().map(|(device, _)| device)
+/// What the mount table says of a mount point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// `major:minor` of the mounted file system.
+    pub device: String,
+    /// The mount point.
+    pub dir: PathBuf,
+    /// The type, with its subtype: `fuse.onggi` for the mounts made here.
+    pub fs_type: String,
+    /// The source: for the mounts made here [`MountOptions::fsname`].
+    pub source: PathBuf,
 }
 
-/// `major:minor` and mount point of one line of mountinfo.
-fn parse_mountinfo(line: &[u8]) -> Option<(String, PathBuf)> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?.to_owned();
-    let escaped = fields.nth(1)?;
+impl MountEntry {
+    /// What is mounted on top at `dir`, a path as the mount table has it; `None` where nothing is.
+    #[must_use]
+    pub fn at(dir: &Path) -> Option<Self> {
+        let table = std::fs::read("/proc/self/mountinfo").ok()?;
+        table.split(|&byte| byte == b'\n').filter_map(Self::parse).rfind(|entry| entry.dir == dir)
+    }
+
+    /// One line of mountinfo.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let text = |field: &[u8]| std::str::from_utf8(field).map(str::to_owned).ok();
+        let device = text(fields.nth(2)?)?;
+        let dir = unescape(fields.nth(1)?);
+        fields.by_ref().find(|&field| field == b"-")?;
+        let fs_type = text(fields.next()?)?;
+        Some(Self { device, dir, fs_type, source: unescape(fields.next()?) })
+    }
+
+    /// Whether it was mounted by this crate.
+    #[must_use]
+    pub fn is_onggi(&self) -> bool {
+        self.fs_type.strip_prefix("fuse.") == Some(SUBTYPE)
+    }
+
+    /// Unmounts it; `lazy` takes it out of the tree though files are open.
+    ///
+    /// # Errors
+    /// The system's; `EBUSY` where files are open.
+    pub fn unmount(&self, lazy: bool) -> std::io::Result<()> {
+        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        match rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW | flags) {
+            Err(Errno::PERM) => by_helper(if lazy { &["-u", "-z"] } else { &["-u"] }, &self.dir),
+            done => Ok(done?),
+        }
+    }
+}
+
+/// The mount table writes odd bytes as `\ooo`.
+fn unescape(escaped: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(escaped.len());
     let mut at = 0;
     while let Some(&byte) = escaped.get(at) {
@@ -164,42 +207,38 @@ fn parse_mountinfo(line: &[u8]) -> Option<(String, PathBuf)> {
         path.push(code.unwrap_or(byte));
         at += if code.is_some() { 4 } else { 1 };
     }
-    Some((device, PathBuf::from(OsString::from_vec(path))))
+    PathBuf::from(OsString::from_vec(path))
+}
+
+fn by_helper(words: &[&str], dir: &Path) -> std::io::Result<()> {
+    let output = Command::new(HELPER).args(words).arg("--").arg(dir).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 impl Mountpoint {
     /// Whether it is still what one sees at the directory.
     pub(crate) fn is_mounted(&self) -> bool {
-        device_at(&self.dir).as_ref() == Some(&self.device)
+        self.entry().is_some()
+    }
+
+    fn entry(&self) -> Option<MountEntry> {
+        MountEntry::at(&self.dir).filter(|entry| entry.device == self.device)
     }
 
     /// Unmounts. Where files are open what the kernel has cached is written first and the mount only
     /// leaves the tree: the session goes on until the last file is closed.
     pub(crate) fn unmount(&self) -> std::io::Result<()> {
-        if !self.is_mounted() {
+        let Some(entry) = self.entry() else { return Ok(()) };
+        if entry.unmount(false).is_ok() {
             return Ok(());
-        }
-        match rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW) {
-            Ok(()) => return Ok(()),
-            Err(Errno::PERM) if self.by_helper(&["-u", "-q"]).is_ok() => return Ok(()),
-            Err(Errno::PERM | Errno::BUSY) => {}
-            Err(errno) => return Err(errno.into()),
         }
         if let Ok(root) = rustix::fs::open(&self.dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             let _ = rustix::fs::syncfs(root);
         }
-        match rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
-            Err(Errno::PERM) => self.by_helper(&["-u", "-q", "-z"]),
-            done => Ok(done?),
-        }
-    }
-
-    fn by_helper(&self, words: &[&str]) -> std::io::Result<()> {
-        let output = Command::new(HELPER).args(words).arg("--").arg(&self.dir).output()?;
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+        entry.unmount(true)
     }
 }
 
@@ -211,16 +250,17 @@ mod tests {
 
     #[test]
     fn a_mount_table_line_comes_apart() {
-        let line = br"36 35 98:0 /mnt1 /a\040b\134c rw,noatime master:1 - ext3 /dev/root rw";
-        let (device, dir) = parse_mountinfo(line).unwrap();
-        assert_eq!(device, "98:0");
-        assert_eq!(dir.as_os_str().as_bytes(), br"/a b\c");
-        assert!(parse_mountinfo(b"").is_none());
+        let line = br"36 35 98:0 /mnt1 /a\040b\134c rw,noatime master:1 - fuse.onggi /x\040y rw";
+        let entry = MountEntry::parse(line).unwrap();
+        assert_eq!((entry.device.as_str(), entry.source.to_str().unwrap()), ("98:0", "/x y"));
+        assert_eq!(entry.dir.as_os_str().as_bytes(), br"/a b\c");
+        assert!(entry.is_onggi());
+        assert!(MountEntry::parse(b"").is_none());
     }
 
     #[test]
     fn the_root_directory_is_mounted_somewhere() {
-        assert!(device_at(Path::new("/")).is_some());
-        assert!(device_at(Path::new("/no/such/place")).is_none());
+        assert!(MountEntry::at(Path::new("/")).is_some());
+        assert!(MountEntry::at(Path::new("/no/such/place")).is_none());
     }
 }
