@@ -145,7 +145,8 @@ impl Volume {
             let slot = &mut bytes[byte..byte + SUPERBLOCK_SIZE];
             let mut superblock = Superblock::parse(slot)?;
             superblock.update(change)?;
-            slot.copy_from_slice(&superblock.encode());
+            let encoded = superblock.encode_over(slot);
+            slot.copy_from_slice(&encoded);
             Ok::<_, onggi_disk_format::ext4::superblock::SuperblockError>(())
         })?
         .map_err(|error| VolumeError::corrupt("superblock", Place::Superblock, error))

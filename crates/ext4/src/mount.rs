@@ -247,7 +247,8 @@ fn write_superblock(volume: &Volume, change: impl FnOnce(&mut RawSuperblock)) ->
         .map_err(|error| VolumeError::corrupt("superblock", Place::Superblock, error))?;
     let (block, byte) = volume.superblock_place();
     let mut bytes = AlignedBuf::copy_of(&volume.buffers.read(block)?.snapshot());
-    bytes[byte..byte + SUPERBLOCK_SIZE].copy_from_slice(&superblock.encode());
+    let encoded = superblock.encode_over(&bytes[byte..byte + SUPERBLOCK_SIZE]);
+    bytes[byte..byte + SUPERBLOCK_SIZE].copy_from_slice(&encoded);
     let written = volume
         .device()
         .write_at(block.0 * u64::from(volume.block_size()), &bytes)

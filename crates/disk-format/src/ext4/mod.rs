@@ -8,6 +8,7 @@ mod geometry;
 pub mod group;
 pub mod htree;
 pub mod inode;
+mod one_sector;
 pub mod orphan;
 mod raw_superblock;
 pub mod superblock;

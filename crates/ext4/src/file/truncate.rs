@@ -36,9 +36,10 @@ impl Ext4 {
     }
 
     fn grow(&self, cx: &Context, inode: &Arc<Inode>, old: u64, new: u64) -> Result<()> {
-        // The zeroes behind the old end are on the device before any transaction shows them.
+        // What lies below the new size, zeroes behind the old end included, is on the device before a
+        // transaction shows that size.
         self.zero_tail(inode, old)?;
-        self.write_back_pages(inode, old / PAGE..old / PAGE + 1)?;
+        self.write_back(inode)?;
         self.change(2, |h| {
             let mut state = inode.state.write();
             state.size = new;
@@ -52,13 +53,16 @@ impl Ext4 {
         let _exclusive = inode.writeback.lock();
         let first = self.blocks_for(new);
         inode.pages.forget_range(new, (inode.state.read().size - new).next_multiple_of(PAGE) + PAGE);
+        self.drop_delayed(&mut inode.state.write(), first..u32::MAX);
+        if inode.state.read().disk.size < new {
+            self.write_back_locked(inode, 0..new.div_ceil(PAGE))?;
+        }
         let more = self.change(STEP_CREDITS + orphan::CREDITS + 2, |h| {
             let mut state = inode.state.write();
-            self.drop_delayed(&mut state, first..u32::MAX);
             self.drop_preallocation(&mut state);
             state.goal = None;
             state.size = new;
-            state.disk.size = state.disk.size.min(new);
+            state.disk.size = new;
             stamp(&mut state, cx);
             self.unmap_step(h, inode, &mut state, first..u32::MAX)
         })?;

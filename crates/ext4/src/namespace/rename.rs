@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use onggi_disk_format::InodeNr;
+use onggi_disk_format::ext4::FileType;
 use onggi_disk_format::ext4::superblock::ROOT_INODE;
 use onggi_ext4_volume::{Handle, VolumeError, dir};
 use onggi_vfs::{Context, Errno, Ino, RenameMode};
@@ -127,6 +128,11 @@ impl Ext4 {
             && !self.counts_past_limit()
         {
             return Err(Errno::MLINK.into());
+        }
+        if step.target.is_some() && step.source.kind == FileType::Regular {
+            // Who replaces a file by a newly written one expects the one or the other after a power cut,
+            // not an empty file.
+            self.write_back(&step.source).map_err(through_the_door)?;
         }
         let credits = self.add_credits(step.to) + 3 * dir::CREDITS_CHANGE + 6 + orphan::CREDITS;
         self.with_space(|| self.change(credits, |h| self.replace_in(h, cx, step)))
