@@ -33,3 +33,8 @@ pub(crate) fn mounted(image: &Path, script: &str) -> bool {
     assert!(run.success());
     true
 }
+
+/// In memory where the system has such a place.
+pub(crate) fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::images::{mke2fs, mounted};
+use crate::images::{directory, mke2fs, mounted};
 
 use onggi_disk_format::Tid;
 use onggi_disk_format::jbd2::{
@@ -16,14 +16,14 @@ const WORK: &str = r#"
 set -e
 cd "$1"
 for round in 1 2 3; do
-  mkdir d; i=0; while [ $i -lt 300 ]; do : > d/f$i; i=$((i+1)); done; sync
-  rm -r d; sync
+  mkdir d; i=0; while [ $i -lt 300 ]; do : > d/f$i; i=$((i+1)); done; sync -f .
+  rm -r d; sync -f .
 done
 "#;
 
 #[test]
 fn the_kernels_log() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory();
     let recipes: [(&[&str], Incompat); 4] = [
         (&["-b", "4096"], Incompat::CSUM_V3 | Incompat::BIT64),
         (&["-b", "1024", "-O", "^64bit"], Incompat::CSUM_V3),

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::images::{mke2fs, mounted};
+use crate::images::{directory, mke2fs, mounted};
 use crate::walk::Image;
 
 const RECIPES: [&[&str]; 12] = [
@@ -22,7 +22,7 @@ const RECIPES: [&[&str]; 12] = [
 
 #[test]
 fn fresh_volumes() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory();
     for (index, recipe) in RECIPES.iter().enumerate() {
         let path = dir.path().join(format!("{index}.img"));
         if mke2fs(&path, "64M", recipe).is_none() {
@@ -64,12 +64,12 @@ os.utime("attrs", ns=(-10**18, 12345678901234567890 % 2**33 * 10**9))
 os.chown("attrs", 100000, 200000)
 s = socket.socket(socket.AF_UNIX); s.bind("sock")
 P
-sync
+sync -f .
 "#;
 
 #[test]
 fn volumes_the_kernel_filled() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory();
     for (index, recipe) in RECIPES.iter().enumerate() {
         let path = dir.path().join(format!("{index}.img"));
         if mke2fs(&path, "64M", &[recipe, &["-N", "8192"][..]].concat()).is_none() || !mounted(&path, FILL) {
@@ -88,7 +88,7 @@ fn volumes_the_kernel_filled() {
 
 #[test]
 fn every_hash_version() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory();
     for version in ["legacy", "half_md4", "tea"] {
         for flags in ["signed_directory_hash", "unsigned_directory_hash"] {
             let path = dir.path().join(format!("{version}-{flags}.img"));

@@ -1,10 +1,11 @@
 //! Images that mke2fs makes, the kernel fills, debugfs breaks and e2fsck judges.
 
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use onggi_block_device::MemoryDevice;
-use onggi_ext4_check::{CheckError, Mode, Report, check};
+use onggi_ext4_check::{CheckError, Code, Mode, Report, check};
 
 pub(crate) const RECIPES: [&[&str]; 13] = [
     &["-b", "4096"],
@@ -52,7 +53,7 @@ try: os.setxattr("same0", "user.huge", b"H" * 5000)
 except OSError: pass
 s = socket.socket(socket.AF_UNIX); s.bind("sock")
 P
-sync
+sync -f .
 "#;
 
 pub(crate) struct Image {
@@ -63,7 +64,7 @@ pub(crate) struct Image {
 impl Image {
     /// Makes an image; `None`, with a word, where mke2fs is missing.
     pub(crate) fn make(size: &str, arguments: &[&str]) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = directory();
         let path = dir.path().join("image");
         let mut command = Command::new("mke2fs");
         command.args(["-q", "-F", "-t", "ext4"]).args(arguments).arg(&path).arg(size);
@@ -88,10 +89,24 @@ impl Image {
             println!("skipped: no loop mount here (needs root, the kernel's ext4 and a loop device)");
             return false;
         }
-        let run = Command::new("sh").args(["-c", script, "sh"]).arg(target).status().unwrap();
+        let run = Command::new("sh").args(["-c", script, "sh"]).arg(target).arg(&self.path).status().unwrap();
         assert!(Command::new("umount").arg(target).status().unwrap().success());
         assert!(run.success());
         true
+    }
+
+    /// The image that a script left beside this one.
+    pub(crate) fn sibling(&self, suffix: &str) -> Self {
+        let dir = directory();
+        let path = dir.path().join("image");
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{suffix}"));
+        std::fs::copy(&name, &path).unwrap();
+        Self { _dir: dir, path }
+    }
+
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.path
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -99,7 +114,14 @@ impl Image {
     }
 
     pub(crate) fn restore(&self, bytes: &[u8]) {
-        std::fs::write(&self.path, bytes).unwrap();
+        // Only what differs, which is little.
+        let file = std::fs::OpenOptions::new().write(true).open(&self.path).unwrap();
+        let old = self.bytes();
+        for (nr, (old, new)) in old.chunks(4096).zip(bytes.chunks(4096)).enumerate() {
+            if old != new {
+                file.write_all_at(new, nr as u64 * 4096).unwrap();
+            }
+        }
     }
 
     pub(crate) fn debugfs(&self, script: &str) -> String {
@@ -114,10 +136,6 @@ impl Image {
         let said = self.debugfs(&format!("blocks {path}"));
         let blocks = said.lines().last().unwrap();
         blocks.split_whitespace().next().unwrap().to_string()
-    }
-
-    pub(crate) fn e2fsck(&self) -> i32 {
-        self.e2fsck_output().0
     }
 
     pub(crate) fn e2fsck_output(&self) -> (i32, String) {
@@ -146,4 +164,44 @@ impl Image {
         assert_eq!(report.exit_code(), 0);
         report
     }
+
+    /// Both checks see the damage (e2fsck unless `silent`); a repair ends as `repairable` says, and if so
+    /// both call the volume clean.
+    pub(crate) fn found_and_repaired(
+        &self,
+        code: Code,
+        silent: bool,
+        repairable: bool,
+    ) -> Result<(), String> {
+        let (judged, said) = self.e2fsck_output();
+        let report = self.check(Mode::ReadOnly).map_err(|error| error.to_string())?;
+        if !report.problems.iter().any(|problem| problem.code == code) || report.exit_code() != 4 {
+            return Err(format!("not found: {}", list(&report)));
+        }
+        if (judged == 0) != silent {
+            return Err(format!("e2fsck says {judged} {said}{}", list(&report)));
+        }
+        let repaired = self.check(Mode::Yes).map_err(|error| error.to_string())?;
+        if repaired.exit_code() != if repairable { 1 } else { 4 } {
+            return Err(format!("repair ended with {}: {}", repaired.exit_code(), list(&repaired)));
+        }
+        if repairable {
+            let after = self.check(Mode::ReadOnly).map_err(|error| error.to_string())?;
+            let (judged, said) = self.e2fsck_output();
+            if !after.is_clean() || judged != 0 {
+                return Err(format!("repaired, but e2fsck says {judged} {said}{}", list(&after)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// In memory where the system has such a place.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn list(report: &Report) -> String {
+    let lines: Vec<String> = report.problems.iter().take(20).map(ToString::to_string).collect();
+    format!("\n    {}", lines.join("\n    "))
 }

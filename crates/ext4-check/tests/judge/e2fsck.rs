@@ -1,9 +1,7 @@
 //! Against e2fsck: both call the same volumes clean and the same ones broken.
 
-mod images;
-
-use images::{FILL, Image, RECIPES};
-use onggi_ext4_check::{Code, Mode, Report};
+use crate::images::{FILL, Image, RECIPES};
+use onggi_ext4_check::Code;
 
 #[test]
 fn clean_volumes_are_clean() {
@@ -96,40 +94,14 @@ fn planted_corruptions_are_found_and_repaired() {
             image.restore(&clean);
             let said = image.debugfs(&script.replace("FILEBLOCK", &block));
             assert!(image.bytes() != clean, "{name}: the script changed nothing: {said}");
-            if let Err(what) = found_and_repaired(&image, name, *code) {
+            if let Err(what) =
+                image.found_and_repaired(*code, ONLY_OURS.contains(name), !HOPELESS.contains(name))
+            {
                 failures.push(format!("{recipe:?} {name}: {what}"));
             }
         }
         assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
-}
-
-fn found_and_repaired(image: &Image, name: &str, code: Code) -> Result<(), String> {
-    let list = |report: &Report| {
-        let lines: Vec<String> = report.problems.iter().take(20).map(ToString::to_string).collect();
-        format!("\n    {}", lines.join("\n    "))
-    };
-    let judged = image.e2fsck();
-    let report = image.check(Mode::ReadOnly).map_err(|error| error.to_string())?;
-    if !report.problems.iter().any(|problem| problem.code == code) || report.exit_code() != 4 {
-        return Err(format!("not found: {}", list(&report)));
-    }
-    if (judged == 0) != ONLY_OURS.contains(&name) {
-        return Err(format!("e2fsck says {judged}"));
-    }
-    let repaired = image.check(Mode::Yes).map_err(|error| error.to_string())?;
-    let expected = if HOPELESS.contains(&name) { 4 } else { 1 };
-    if repaired.exit_code() != expected {
-        return Err(format!("repair ended with {}: {}", repaired.exit_code(), list(&repaired)));
-    }
-    if expected == 1 {
-        let after = image.check(Mode::ReadOnly).map_err(|error| error.to_string())?;
-        let (judged, said) = image.e2fsck_output();
-        if !after.is_clean() || judged != 0 {
-            return Err(format!("repaired, but e2fsck says {judged} {said}{}", list(&after)));
-        }
-    }
-    Ok(())
 }
 
 const FILL_FOR_CORRUPTION: &str = r#"
