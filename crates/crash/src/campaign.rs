@@ -121,7 +121,7 @@ impl Campaign {
         let mut run = Run {
             engine,
             campaign: self,
-            oracle: Oracle::new(&history, engine.promise(), self.physical_sector),
+            oracle: Oracle::new(&history, engine.promise(), self.physical_sector, engine.limits().block_size),
             random: Random::new(seed ^ 0x0063_7574),
             report: Report {
                 steps: steps.len(),

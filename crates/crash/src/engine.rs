@@ -15,9 +15,10 @@ use onggi_vfs::FileSystem;
 /// since the inode's last fsync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Each sector holds what it held at some moment since the file's last fsync. Never anything else's.
+    /// Each sector, or block where that is smaller, holds what it held at some moment since the file's
+    /// last fsync. Never anything else's.
     Ordered,
-    /// As `Ordered`, and blocks of 4096 bytes are never torn.
+    /// As `Ordered`, and the format's blocks are never torn.
     WholeBlocks,
     /// What changed since the last fsync may hold anything.
     Writeback,
@@ -57,7 +58,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// Why it could not.
-    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn FileSystem>, String>;
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>, String>;
 
     /// Checks the volume's structures. May change the device, which is thrown away afterwards.
     ///

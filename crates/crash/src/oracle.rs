@@ -14,7 +14,8 @@ use crate::{Promise, STALE};
 pub(crate) struct Oracle<'a> {
     history: &'a History,
     promise: Promise,
-    sector: usize,
+    /// What may be torn from what in a file: a sector or, where it is smaller, a block.
+    grain: usize,
     /// Contents by inode and the time of their last change, which every change moves.
     cache: RefCell<HashMap<(Ino, Timestamp, u64), Rc<Blocks>>>,
 }
@@ -36,8 +37,10 @@ struct Version<'a> {
 }
 
 impl<'a> Oracle<'a> {
-    pub(crate) fn new(history: &'a History, promise: Promise, sector: u32) -> Self {
-        Self { history, promise, sector: sector as usize, cache: RefCell::default() }
+    pub(crate) fn new(history: &'a History, promise: Promise, sector: u32, block: u32) -> Self {
+        let grain = if promise == Promise::WholeBlocks { block } else { sector.min(block) };
+        let grain = grain.min(CONTENT_BLOCK as u32).max(1) as usize;
+        Self { history, promise, grain, cache: RefCell::default() }
     }
 
     fn floors(&self, position: usize) -> Floors {
@@ -151,12 +154,16 @@ impl<'a> Oracle<'a> {
         }
         let floor = floors.attributes.get(&known.ino).copied().unwrap_or(0).max(floors.everything);
         let versions = self.versions(known.ino, floor, floors.latest);
-        for (what, got, of) in [
-            ("mtime", node.mtime, (|attr| attr.mtime) as fn(&Attr) -> Timestamp),
-            ("ctime", node.ctime, |attr| attr.ctime),
-        ] {
-            if !versions.iter().any(|version| of(&version.attr) == got) {
-                let known: Vec<_> = versions.iter().map(|version| of(&version.attr)).take(8).collect();
+        // An operation that sets a time may stamp its own first, which is its ctime.
+        let ctimes = versions.iter().map(|version| version.attr.ctime);
+        let mtimes = versions.iter().map(|version| version.attr.mtime);
+        let known = [
+            ("ctime", node.ctime, ctimes.clone().collect()),
+            ("mtime", node.mtime, mtimes.chain(ctimes).collect::<Vec<_>>()),
+        ];
+        for (what, got, known) in known {
+            if !known.contains(&got) {
+                let known = &known[..known.len().min(8)];
                 return Err(format!("{what} {got:?} is none it had since {floor} operations: {known:?}"));
             }
         }
@@ -190,9 +197,8 @@ impl<'a> Oracle<'a> {
     }
 
     fn judge_block(&self, start: u64, got: &[u8], known: &[&[u8]]) -> Result<(), String> {
-        let grain = if self.promise == Promise::WholeBlocks { got.len() } else { self.sector };
-        for (nth, piece) in got.chunks(grain.max(1)).enumerate() {
-            let range = nth * grain..nth * grain + piece.len();
+        for (nth, piece) in got.chunks(self.grain).enumerate() {
+            let range = nth * self.grain..nth * self.grain + piece.len();
             let mut held = known.iter().map(|block| &block[range.clone()]);
             if held.clone().any(|held| held == piece) {
                 continue;

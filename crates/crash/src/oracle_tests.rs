@@ -39,7 +39,7 @@ impl Case {
 
     fn judge(&self, promise: Promise, tree: &Tree) -> Result<(), String> {
         let end = self.history.begins.len();
-        Oracle::new(&self.history, promise, 512).judge(end, tree)
+        Oracle::new(&self.history, promise, 512, 4096).judge(end, tree)
     }
 }
 

@@ -2,8 +2,11 @@
 
 mod toy;
 
+use std::sync::Arc;
+
+use onggi_block_device::{BlockDevice, MemoryDevice};
 use onggi_crash::{Campaign, Engine, Failure, campaign};
-use onggi_model::Profile;
+use onggi_model::{Check, Profile};
 use toy::{Bug, Toy};
 
 fn caught(bug: Bug) -> Box<Failure> {
@@ -29,6 +32,20 @@ fn a_good_engine_passes() {
         ..Campaign::new(Profile::crash(Toy(Bug::None).limits()))
     };
     big_sectors.run(&Toy(Bug::None), 9, 100, 100).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn what_was_unmounted_comes_back() {
+    let remount = |bug| {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(Toy(bug).size()));
+        Toy(bug).mkfs(&*device).unwrap();
+        let profile = Profile { hostile: false, ..Profile::full(Toy(bug).limits()) };
+        let check = Check { profile, ..Check::ext4(4096) };
+        check.run_remounting(&mut || Toy(bug).mount(Arc::clone(&device)).unwrap(), 1, 2000, 150)
+    };
+    remount(Bug::None).unwrap_or_else(|failure| panic!("{failure}"));
+    let failure = remount(Bug::NoXattrs).unwrap_err();
+    assert!(failure.what.contains("after a mount"), "{failure}");
 }
 
 #[test]

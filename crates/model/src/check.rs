@@ -1,6 +1,8 @@
 //! An engine against the model: the same operations, the same answers, the same tree.
 
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 use onggi_vfs::{Context, Errno, FileSystem, Ino, Node, Whence};
 
@@ -92,10 +94,45 @@ impl Check {
     /// The first difference.
     pub fn run(&self, fs: &dyn FileSystem, seed: u64, steps: usize) -> Result<(), Box<Failure>> {
         let steps: Vec<_> = Generator::new(seed, self.profile).take(steps).collect();
-        self.replay(fs, &steps).map_err(|mut failure| {
-            failure.seed = Some(seed);
-            failure
-        })
+        self.replay(fs, &steps).map_err(|failure| Box::new(Failure { seed: Some(seed), ..*failure }))
+    }
+
+    /// Runs the seed's first `steps` operations, unmounting and mounting again after each `every`: what
+    /// was there must come back. `mount` mounts the volume, fresh the first time.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn run_remounting(
+        &self,
+        mount: &mut dyn FnMut() -> Arc<dyn FileSystem>,
+        seed: u64,
+        steps: usize,
+        every: usize,
+    ) -> Result<(), Box<Failure>> {
+        let steps: Vec<_> = Generator::new(seed, self.profile).take(steps).collect();
+        let trace = Trace { check: self, steps: &steps, seed: Some(seed) };
+        let model = ModelFs::with_limits(self.profile.limits);
+        let model_top = trace.make_top(&model)?;
+        let fs = mount();
+        trace.make_top(&*fs)?;
+        fs.unmount().map_err(|error| trace.fail(0, format!("unmount: {error:?}")))?;
+        drop(fs);
+        let mut start = 0;
+        loop {
+            let end = steps.len().min(start + every.max(1));
+            let fs = mount();
+            let found = fs.lookup(fs.root(), TOP).map(|attr| attr.ino);
+            let top = found.map_err(|error| trace.fail(start, format!("after a mount: {error:?}")))?;
+            let pair = Pair { fs: &*fs, top, model: &model, model_top };
+            let compared = self.compare_trees(&pair);
+            compared.map_err(|what| trace.fail(start, format!("after a mount, {what}")))?;
+            trace.play(&pair, start..end)?;
+            fs.unmount().map_err(|error| trace.fail(end, format!("unmount: {error:?}")))?;
+            if start == end {
+                return Ok(());
+            }
+            start = end;
+        }
     }
 
     /// Runs a trace on an engine and on a fresh model.
@@ -103,43 +140,25 @@ impl Check {
     /// # Errors
     /// The first difference.
     pub fn replay(&self, fs: &dyn FileSystem, steps: &[Step]) -> Result<(), Box<Failure>> {
+        let trace = Trace { check: self, steps, seed: None };
         let model = ModelFs::with_limits(self.profile.limits);
-        let fail = |index: usize, what: String| {
-            let steps = steps[..steps.len().min(index + 1)].to_vec();
-            Box::new(Failure { seed: None, index, steps, what })
-        };
-        let before = fs.statfs().map_err(|error| fail(0, format!("statfs: {error:?}")))?;
-        let start = |fs: &dyn FileSystem| make_top(fs).map_err(|error| fail(0, format!("{error:?}")));
-        let (top, model_top) = (start(fs)?, start(&model)?);
-        let mut engine = Session::new(fs, top, self.compare);
-        let mut oracle = Session::new(&model, model_top, self.compare);
-        for (index, step) in steps.iter().enumerate() {
-            let got = engine.run(step);
-            let want = oracle.run(step);
-            if !self.agree(step, &got, &want, &model, &oracle) {
-                return Err(fail(index, format!("{step}\n  engine: {got:?}\n  model:  {want:?}")));
-            }
-            if self.tree_every != 0 && (index + 1) % self.tree_every == 0 {
-                self.compare_trees(fs, top, &model, model_top).map_err(|what| fail(index, what))?;
-            }
+        let before = fs.statfs().map_err(|error| trace.fail(0, format!("statfs: {error:?}")))?;
+        let pair = Pair { fs, top: trace.make_top(fs)?, model: &model, model_top: trace.make_top(&model)? };
+        trace.play(&pair, 0..steps.len())?;
+        if !self.leak_check {
+            return Ok(());
         }
-        let last = steps.len().saturating_sub(1);
-        self.compare_trees(fs, top, &model, model_top).map_err(|what| fail(last, what))?;
-        engine.close_all();
-        if self.leak_check {
-            remove_all(fs, top).map_err(|error| fail(last, format!("removing everything: {error:?}")))?;
-            let after = fs.sync().and_then(|()| fs.sync()).and_then(|()| fs.statfs());
-            let after =
-                after.map_err(|error| fail(last, format!("sync and statfs at the end: {error:?}")))?;
-            let leaked = (before.free_blocks, before.free_inodes) != (after.free_blocks, after.free_inodes);
-            if leaked {
-                return Err(fail(
-                    last,
-                    format!("with everything removed again:\n  before {before:?}\n  after  {after:?}"),
-                ));
-            }
+        let end = steps.len();
+        remove_all(fs, pair.top)
+            .map_err(|error| trace.fail(end, format!("removing everything: {error:?}")))?;
+        let after = fs.sync().and_then(|()| fs.sync()).and_then(|()| fs.statfs());
+        let after =
+            after.map_err(|error| trace.fail(end, format!("sync and statfs at the end: {error:?}")))?;
+        if (before.free_blocks, before.free_inodes) == (after.free_blocks, after.free_inodes) {
+            return Ok(());
         }
-        Ok(())
+        let what = format!("with everything removed again:\n  before {before:?}\n  after  {after:?}");
+        Err(trace.fail(end, what))
     }
 
     fn agree(
@@ -176,9 +195,9 @@ impl Check {
         }
     }
 
-    fn compare_trees(&self, fs: &dyn FileSystem, top: Ino, model: &ModelFs, at: Ino) -> Result<(), String> {
-        let got = tree(fs, top).map_err(|error| format!("the engine's tree: {error}"))?;
-        let want = tree(model, at).map_err(|error| format!("the model's tree: {error}"))?;
+    fn compare_trees(&self, pair: &Pair<'_>) -> Result<(), String> {
+        let got = tree(pair.fs, pair.top).map_err(|error| format!("the engine's tree: {error}"))?;
+        let want = tree(pair.model, pair.model_top).map_err(|error| format!("the model's tree: {error}"))?;
         let found = got.diff(&want, self.compare);
         if found.is_empty() {
             return Ok(());
@@ -216,9 +235,56 @@ impl Check {
     }
 }
 
-fn make_top(fs: &dyn FileSystem) -> onggi_vfs::Result<Ino> {
-    let cx = Context { uid: 0, gid: 0, now: moment(0) };
-    Ok(fs.create(&cx, fs.root(), TOP, Node::Directory, 0o755)?.ino)
+/// An engine and the model, and the top directory of the run on each.
+struct Pair<'a> {
+    fs: &'a dyn FileSystem,
+    top: Ino,
+    model: &'a ModelFs,
+    model_top: Ino,
+}
+
+/// A run's steps.
+struct Trace<'a> {
+    check: &'a Check,
+    steps: &'a [Step],
+    seed: Option<u64>,
+}
+
+impl Trace<'_> {
+    /// A failure at a step.
+    fn fail(&self, index: usize, what: String) -> Box<Failure> {
+        let index = index.min(self.steps.len().saturating_sub(1));
+        let steps = self.steps[..self.steps.len().min(index + 1)].to_vec();
+        Box::new(Failure { seed: self.seed, index, steps, what })
+    }
+
+    fn make_top(&self, fs: &dyn FileSystem) -> Result<Ino, Box<Failure>> {
+        let cx = Context { uid: 0, gid: 0, now: moment(0) };
+        let made = fs.create(&cx, fs.root(), TOP, Node::Directory, 0o755);
+        made.map(|attr| attr.ino).map_err(|error| self.fail(0, format!("the top directory: {error:?}")))
+    }
+
+    /// Runs some of the steps on both and closes what they opened.
+    fn play(&self, pair: &Pair<'_>, range: Range<usize>) -> Result<(), Box<Failure>> {
+        let check = self.check;
+        let mut engine = Session::new(pair.fs, pair.top, check.compare);
+        let mut oracle = Session::new(pair.model, pair.model_top, check.compare);
+        for index in range.clone() {
+            let step = &self.steps[index];
+            let got = engine.run(step);
+            let want = oracle.run(step);
+            if !check.agree(step, &got, &want, pair.model, &oracle) {
+                return Err(self.fail(index, format!("{step}\n  engine: {got:?}\n  model:  {want:?}")));
+            }
+            if check.tree_every != 0 && (index + 1) % check.tree_every == 0 {
+                check.compare_trees(pair).map_err(|what| self.fail(index, what))?;
+            }
+        }
+        check.compare_trees(pair).map_err(|what| self.fail(range.end.saturating_sub(1), what))?;
+        engine.close_all();
+        oracle.close_all();
+        Ok(())
+    }
 }
 
 /// Removes the run's directory and everything in it.

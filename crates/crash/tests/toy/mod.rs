@@ -271,7 +271,7 @@ impl Engine for Toy {
         commit(device, 1, &tree, Bug::None).map_err(|error| error.to_string())
     }
 
-    fn mount(&self, device: Arc<dyn BlockDevice>) -> std::result::Result<Box<dyn FileSystem>, String> {
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> std::result::Result<Arc<dyn FileSystem>, String> {
         let (one, two) = (slot(&*device, 0, self.0), slot(&*device, 1, self.0));
         let older = match (&one, &two) {
             (Ok(one), Ok(two)) => one.0.min(two.0),
@@ -290,7 +290,7 @@ impl Engine for Toy {
         let best = [one, two].into_iter().flatten().max_by_key(|slot| slot.0).ok_or("no slot is whole")?;
         let model = decode(&best.1, &best.2, self.limits()).map_err(|error| error.to_string())?;
         let turn = Mutex::new((best.0 + 1, 0));
-        Ok(Box::new(ToyFs { model, device, bug: self.0, turn }))
+        Ok(Arc::new(ToyFs { model, device, bug: self.0, turn }))
     }
 
     fn check(&self, device: Arc<dyn BlockDevice>, _found: Found) -> std::result::Result<(), String> {
