@@ -154,8 +154,12 @@ impl Analysis<'_, '_> {
         if has_blocks(sb, nr, inode, attribute_units) {
             let mapping = self.map(nr, inode)?;
             units += mapping.blocks() * u64::from(sb.block_size() / 512);
-            self.check_size(nr, inode, &mapping)?;
-            if inode.kind() == FileType::Directory {
+            // What recovery will free may be freed in part already, and names nobody.
+            let dying = inode.links_count == 0 && self.orphans.contains(&nr);
+            if !dying {
+                self.check_size(nr, inode, &mapping)?;
+            }
+            if inode.kind() == FileType::Directory && !dying {
                 self.add_directory(record, inode, mapping);
             }
         } else if inode.kind() == FileType::Symlink {
