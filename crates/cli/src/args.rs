@@ -201,8 +201,10 @@ pub(crate) struct Umount {
 ///
 /// Without -p or -y nothing is changed: a journal that must be replayed is replayed in memory.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status, as of fsck(8): 0 no errors, 1 errors corrected, 4 errors left, 8 operational error,
-16 wrong usage.")]
+#[command(
+    after_help = "Exit status, as of fsck(8): 0 no errors, 1 errors corrected, 4 errors left, 8 operational error,
+16 wrong usage."
+)]
 pub(crate) struct Check {
     /// Change nothing (the default)
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use onggi_block_device::{BlockDevice, MemoryDevice};
-use onggi_ext4::{Ext4, MountOptions};
-use onggi_fault_device::PowerCut;
+use onggi_ext4::{Ext4, MountError, MountOptions};
+use onggi_fault_device::{PowerCut, Snapshot};
 use onggi_file_device::{FileDevice, OpenOptions};
 use onggi_vfs::{FileSystem, Timestamp};
 
@@ -44,12 +44,18 @@ pub(crate) fn with_power_cut(device: Arc<dyn BlockDevice>, seed: u64) -> Arc<dyn
     Arc::new(PowerCut::new(device, seed))
 }
 
-/// Mounts the volume on a device.
+/// Mounts the volume on a device. A journal that must be replayed, where nothing may be written, is
+/// replayed in memory.
 pub(crate) fn open_volume(
     device: Arc<dyn BlockDevice>,
     options: MountOptions,
 ) -> anyhow::Result<Arc<dyn FileSystem>> {
-    Ok(Ext4::mount(device, options, now())?)
+    match Ext4::mount(Arc::clone(&device), options.clone(), now()) {
+        Err(MountError::DirtyJournal) if options.read_only => {
+            Ok(Ext4::mount(Arc::new(Snapshot::over(device)), options, now())?)
+        }
+        mounted => Ok(mounted?),
+    }
 }
 
 /// How file commands mount: they flush once, when they are done.

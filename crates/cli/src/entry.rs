@@ -34,7 +34,8 @@ pub(crate) fn kind_name(kind: FileKind) -> &'static str {
 /// `-rwxr-xr-x`.
 pub(crate) fn mode_text(kind: FileKind, perm: u16) -> String {
     let mut text = String::from(letter(kind));
-    for (shift, special, marks) in [(6, 0o4000, ['s', 'S']), (3, 0o2000, ['s', 'S']), (0, 0o1000, ['t', 'T'])] {
+    for (shift, special, marks) in [(6, 0o4000, ['s', 'S']), (3, 0o2000, ['s', 'S']), (0, 0o1000, ['t', 'T'])]
+    {
         let bits = perm >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
         text.push(if bits & 2 != 0 { 'w' } else { '-' });

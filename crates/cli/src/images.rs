@@ -80,9 +80,5 @@ pub(crate) fn same_image(one: &OsStr, two: &OsStr) -> bool {
 
 /// Who does it, now: the user of this process.
 pub(crate) fn context() -> Context {
-    Context {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        now: now(),
-    }
+    Context { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), now: now() }
 }

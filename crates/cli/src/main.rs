@@ -30,7 +30,10 @@ use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use args::{Cli, Command};
-use commands::{Desk, cat, check, cp, documents, find, info, ln, ls, mkdir, mkfs, mount, mv, rm, stat, transfer, tree, umount};
+use commands::{
+    Desk, cat, check, cp, documents, find, info, ln, ls, mkdir, mkfs, mount, mv, rm, stat, transfer, tree,
+    umount,
+};
 use images::Images;
 use report::{At, Complaints, sentence};
 

@@ -10,8 +10,20 @@ use crate::quantity::parse_size;
 
 /// Words of fstab that are for mount(8) and others, not for a file system.
 const IGNORED: [&str; 14] = [
-    "defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "group", "_netdev", "async",
-    "norelatime", "nostrictatime", "diratime",
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "async",
+    "norelatime",
+    "nostrictatime",
+    "diratime",
 ];
 
 /// All that can be chosen for a mount.
@@ -87,7 +99,8 @@ impl Options {
             }
             "cache" => self.engine.cache_bytes = parse_size(value).map_err(|why| anyhow!("cache=: {why}"))?,
             "threads" => {
-                self.fuse.threads = value.parse().ok().filter(|threads| (1..=256).contains(threads)).ok_or_else(bad)?;
+                self.fuse.threads =
+                    value.parse().ok().filter(|threads| (1..=256).contains(threads)).ok_or_else(bad)?;
             }
             "power-cut" => self.power_cut = Some(value.parse().map_err(|_| bad())?),
             "log" => self.log = Some(PathBuf::from(value)),
@@ -114,7 +127,8 @@ mod tests {
 
     #[test]
     fn options_are_understood() {
-        let options = parse("ro,data=journal,cache=64M,noatime,allow_other,threads=3,commit=9,power-cut=7").unwrap();
+        let options =
+            parse("ro,data=journal,cache=64M,noatime,allow_other,threads=3,commit=9,power-cut=7").unwrap();
         assert!(options.engine.read_only && options.fuse.read_only);
         assert_eq!(options.engine.data, DataMode::Journal);
         assert_eq!(options.engine.cache_bytes, 64 << 20);
@@ -122,7 +136,8 @@ mod tests {
         assert_eq!(options.engine.commit_interval, Duration::from_secs(9));
         assert_eq!((options.fuse.allow_other, options.fuse.threads), (Some(true), 3));
         assert_eq!(options.power_cut, Some(7));
-        let options = parse("defaults,nofail,_netdev,x-systemd.automount,x-a=b,rw,dev,suid,noexec,sync").unwrap();
+        let options =
+            parse("defaults,nofail,_netdev,x-systemd.automount,x-a=b,rw,dev,suid,noexec,sync").unwrap();
         assert!(!options.engine.read_only && options.fuse.dev && options.fuse.suid);
         assert!(options.fuse.noexec && options.fuse.sync);
     }

@@ -27,7 +27,8 @@ impl Place {
     pub(crate) fn parse(text: &OsStr) -> Self {
         let bytes = text.as_bytes();
         let mut at = 1;
-        while let Some(found) = bytes.get(at..).and_then(|rest| rest.windows(2).position(|two| two == b":/")) {
+        while let Some(found) = bytes.get(at..).and_then(|rest| rest.windows(2).position(|two| two == b":/"))
+        {
             let colon = at + found;
             let address = bytes.get(colon + 2) == Some(&b'/')
                 && bytes[..colon].iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'+');

@@ -129,7 +129,8 @@ mod tests {
         let result: onggi_vfs::Result<()> = Err(Errno::NOENT.into());
         assert_eq!(format!("{:#}", result.at("x").unwrap_err()), "x: No such file or directory");
         let source = std::io::Error::from_raw_os_error(2);
-        let error = anyhow::Error::from(source).context("x: No such file or directory (os error 2)").context("y");
+        let error =
+            anyhow::Error::from(source).context("x: No such file or directory (os error 2)").context("y");
         assert_eq!(sentence(&error), "y: x: No such file or directory");
         let detail = Error::with_detail(Errno::IO, std::fmt::Error);
         assert!(reason(&detail).starts_with("Input/output error: "));

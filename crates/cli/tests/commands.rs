@@ -84,14 +84,22 @@ fn grow_tree(root: &Path) {
     sparse.set_len(9 << 20).unwrap();
     rustix::fs::mknodat(CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     if is_root() {
-        rustix::fs::mknodat(CWD, root.join("null"), FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 3))
-            .unwrap();
+        rustix::fs::mknodat(
+            CWD,
+            root.join("null"),
+            FileType::CharacterDevice,
+            Mode::RUSR,
+            rustix::fs::makedev(1, 3),
+        )
+        .unwrap();
         std::os::unix::fs::lchown(root.join("deep/er"), Some(1234), Some(70_000)).unwrap();
     }
     if let Err(error) = rustix::fs::setxattr(root.join("plain"), "user.note", b"kept", XattrFlags::empty()) {
         println!("skipped: extended attributes on the host: {error}");
     }
-    for (name, sec) in [("plain", 1_000_000_000), ("deep/er/big", -5), ("deep/soft", 77), ("deep", 4_000_000_000)] {
+    for (name, sec) in
+        [("plain", 1_000_000_000), ("deep/er/big", -5), ("deep/soft", 77), ("deep", 4_000_000_000)]
+    {
         let time = Timespec { tv_sec: sec, tv_nsec: 123_456_789 };
         let times = Timestamps { last_access: time, last_modification: time };
         rustix::fs::utimensat(CWD, root.join(name), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
@@ -171,15 +179,30 @@ fn a_volume_is_made_from_a_tree_the_same_each_time() {
     let uuid = "0f6e6f0c-6d5e-4f0a-9a53-6e1f3a1f0a01";
     for image in ["one.img", "two.img"] {
         let out = room.ok(&[
-            "mkfs", "-s", "64M", "-L", "fixed", "-U", uuid, "--timestamp", "@1700000000", "--from", "tree", image,
+            "mkfs",
+            "-s",
+            "64M",
+            "-L",
+            "fixed",
+            "-U",
+            uuid,
+            "--timestamp",
+            "@1700000000",
+            "--from",
+            "tree",
+            image,
         ]);
         assert!(out.contains(uuid) && out.contains("copied 5 files"), "{out}");
         room.fsck(image);
     }
     assert!(fs::read(room.path("one.img")).unwrap() == fs::read(room.path("two.img")).unwrap());
     let info: serde_json::Value = serde_json::from_str(&room.ok(&["info", "--json", "one.img"])).unwrap();
-    assert_eq!((info["label"].as_str(), info["uuid"].as_str(), info["state"].as_str()), (Some("fixed"), Some(uuid), Some("clean")));
-    let stat: serde_json::Value = serde_json::from_str(&room.ok(&["stat", "--json", "one.img:/plain"])).unwrap();
+    assert_eq!(
+        (info["label"].as_str(), info["uuid"].as_str(), info["state"].as_str()),
+        (Some("fixed"), Some(uuid), Some("clean"))
+    );
+    let stat: serde_json::Value =
+        serde_json::from_str(&room.ok(&["stat", "--json", "one.img:/plain"])).unwrap();
     for time in ["accessed", "modified", "changed", "created"] {
         assert_eq!(stat[0][time], "2023-11-14T22:13:20Z", "{time}");
     }
@@ -216,7 +239,8 @@ fn one_file_in_and_out() {
     room.ok(&["get", "a.img:/file", "copy"]);
     assert!(fs::read(room.path("copy")).unwrap() == data);
     assert!(room.command(&["get", "a.img:/file", "-"]).output().unwrap().stdout == data);
-    let mut put = room.command(&["put", "-m", "600", "-", "a.img:/in"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut put =
+        room.command(&["put", "-m", "600", "-", "a.img:/in"]).stdin(Stdio::piped()).spawn().unwrap();
     put.stdin.take().unwrap().write_all(b"from a pipe").unwrap();
     assert!(put.wait().unwrap().success());
     assert_eq!(room.ok(&["cat", "a.img:/in"]), "from a pipe");
@@ -319,12 +343,8 @@ fn a_reader_that_goes_away_is_no_catastrophe() {
     room.volume("a.img");
     fs::write(room.path("file"), vec![b'x'; 4 << 20]).unwrap();
     room.ok(&["put", "file", "a.img:/file"]);
-    let mut cat = room
-        .command(&["cat", "a.img:/file"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut cat =
+        room.command(&["cat", "a.img:/file"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(cat.stdout.take());
     let output = cat.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(141));

@@ -210,7 +210,11 @@ fn what_was_synced_survives_a_killed_server() {
         wait_for("the dead mount to go", || !disk.is_mounted());
         for earlier in 0..=round {
             let output = disk.onggi(&["cat", &format!("a.img:/round-{earlier}")]);
-            assert!(output.stdout == vec![b'a' + earlier; 300_000], "round {round}: {earlier} is lost");
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.stdout == vec![b'a' + earlier; 300_000],
+                "round {round}: {earlier} is lost: {complaint}"
+            );
         }
         disk.ok(&["mkdir", &format!("a.img:/replayed-{round}")]);
         disk.fsck();
@@ -251,7 +255,11 @@ fn who_is_not_root_mounts_too() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: the other tests run as who is not root already");
     }
-    let user = 4321;
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+        return println!("skipped: /dev/fuse is not for everybody here");
+    }
+    // Nobody: fusermount3 wants a user with a name.
+    let user = 65_534;
     for path in [".", "mnt", "a.img"] {
         std::os::unix::fs::chown(disk.path(path), Some(user), Some(user)).unwrap();
     }
@@ -278,13 +286,13 @@ fn who_is_not_root_mounts_too() {
     assert!(output.status.success(), "{complaint}");
     assert!(disk.is_mounted());
     let id = user.to_string();
-    let written = Command::new("setpriv")
+    let looked = Command::new("setpriv")
         .args([&format!("--reuid={id}"), &format!("--regid={id}"), "--clear-groups", "--"])
-        .args(["sh", "-c", "cd mnt && ls -la && id -u && stat -f . && cat lost+found 2>&1; true"])
+        .args(["stat", "-f", "mnt"])
         .current_dir(disk.room.path())
         .output()
         .unwrap();
-    assert!(written.status.success());
+    assert!(looked.status.success(), "{}", String::from_utf8_lossy(&looked.stderr));
     let output = run(&["umount", "mnt"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!disk.is_mounted());

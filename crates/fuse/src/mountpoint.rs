@@ -54,8 +54,11 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<(OwnedFd, Moun
 
 /// mount(2); `None` where it is not allowed.
 fn mount_directly(dir: &Path, options: &MountOptions) -> Result<Option<OwnedFd>, MountError> {
-    let connection = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| MountError::Device(errno.into()))?;
+    let connection = match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(connection) => connection,
+        Err(Errno::ACCESS) => return Ok(None),
+        Err(errno) => return Err(MountError::Device(errno.into())),
+    };
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         connection.as_raw_fd(),

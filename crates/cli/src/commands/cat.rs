@@ -31,7 +31,12 @@ pub(crate) fn run(args: &Cat, desk: &mut Desk<'_>) -> anyhow::Result<()> {
 }
 
 /// Writes a file's contents.
-pub(crate) fn pour(fs: &dyn FileSystem, place: &ImagePath, ino: Ino, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn pour(
+    fs: &dyn FileSystem,
+    place: &ImagePath,
+    ino: Ino,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let cx = context();
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;

@@ -102,14 +102,23 @@ fn copy_one(
 ) -> anyhow::Result<()> {
     match (source, target) {
         (Place::Host(from), Target::Host { path, .. }) => {
-            bail!("{} and {}: neither is in an image; this is a job for cp(1)", from.display(), path.display())
+            bail!(
+                "{} and {}: neither is in an image; this is a job for cp(1)",
+                from.display(),
+                path.display()
+            )
         }
         (Place::Host(path), Target::Image { place, fs, there }) => {
             // An image path that is not spelt out is a likely slip.
             if !path.exists() && !path.is_symlink() {
                 return Err(about(Errno::NOENT, path.display()));
             }
-            let from = From { side: &Host, at: path.clone(), text: path.as_os_str().as_bytes().to_vec(), name: host_name(path) };
+            let from = From {
+                side: &Host,
+                at: path.clone(),
+                text: path.as_os_str().as_bytes().to_vec(),
+                name: host_name(path),
+            };
             into_image(from, place, &**fs, there.as_ref(), how, progress, desk)
         }
         (Place::Image(from), Target::Host { path, dir }) => {
@@ -224,11 +233,7 @@ fn refuse_below_itself<S: Side>(
         _ => find_parent(fs, &place.path).at(place)?.0,
     };
     for _ in 0..crate::walk::DEPTH_MAX {
-        anyhow::ensure!(
-            dir != source.attr.ino,
-            "cannot copy {} into itself, {place}",
-            shown(&from.text)
-        );
+        anyhow::ensure!(dir != source.attr.ino, "cannot copy {} into itself, {place}", shown(&from.text));
         if dir == fs.root() {
             return Ok(());
         }
@@ -257,7 +262,8 @@ fn into_host<S: Side>(
             copier.merge(&from.at, &path.to_path_buf(), from.text, text(path))
         }
         (false, _) => {
-            let real = if path.is_symlink() { path.canonicalize().at(path.display())? } else { path.to_owned() };
+            let real =
+                if path.is_symlink() { path.canonicalize().at(path.display())? } else { path.to_owned() };
             let Some(name) = host_name(&real) else {
                 return Err(about(Errno::NOENT, path.display()));
             };
@@ -267,5 +273,71 @@ fn into_host<S: Side>(
             };
             copier.copy(&from.at, &parent, &name, from.text, text(path))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onggi_vfs::{Context, FileKind, FileSystem, Timestamp};
+
+    use crate::commands::try_out::{Trial, tree};
+    use crate::walk::find;
+
+    fn contents(fs: &dyn FileSystem, path: &str) -> Vec<u8> {
+        let attr = find(fs, path.as_bytes(), true).unwrap();
+        let cx = Context { uid: 0, gid: 0, now: Timestamp::default() };
+        let mut data = vec![0; usize::try_from(attr.size).unwrap()];
+        fs.read(&cx, attr.ino, 0, &mut data).unwrap();
+        data
+    }
+
+    #[test]
+    fn copies_within_and_between_volumes() {
+        let trial = Trial::new(tree());
+        assert!(trial.ran("cp", &["v:/file", "v:/dir/inner", "v:/copy"]).1 == ["v:/copy: Not a directory"]);
+        assert!(trial.ran("cp", &["v:/link", "v:/copy"]).1.is_empty());
+        assert_eq!(contents(trial.fs(), "/copy"), b"inner", "a link is followed");
+        assert!(trial.ran("cp", &["v:/file", "v:/copy"]).1.is_empty());
+        assert_eq!(contents(trial.fs(), "/copy").len(), 5000, "and a file overwritten");
+        assert!(trial.ran("cp", &["-n", "v:/dir/inner", "v:/copy"]).1.is_empty());
+        assert_eq!(contents(trial.fs(), "/copy").len(), 5000);
+        let (out, said) = trial.ran("cp", &["-av", "v:/dir", "v:/link", "w:/"]);
+        assert!(said.is_empty());
+        assert_eq!(out, "'v:/dir' -> 'w:/dir'\n'v:/dir/inner' -> 'w:/dir/inner'\n'v:/link' -> 'w:/link'\n");
+        assert_eq!(contents(trial.other(), "/link"), b"inner");
+        assert_eq!(find(trial.other(), b"/link", false).unwrap().kind, FileKind::Symlink);
+        let (inner, copied) = (
+            find(trial.fs(), b"/dir/inner", true).unwrap(),
+            find(trial.other(), b"/dir/inner", true).unwrap(),
+        );
+        assert_eq!((copied.mtime, copied.perm), (inner.mtime, inner.perm));
+    }
+
+    #[test]
+    fn what_cannot_be_copied_is_said() {
+        let trial = Trial::new(tree());
+        for (args, said) in [
+            (&["v:/dir", "w:/"][..], "-r not given; omitting directory v:/dir"),
+            (&["v:/file", "v:/file"], "v:/file and v:/file are the same file"),
+            (&["v:/file", "v:/none/x"], "v:/none/x: No such file or directory"),
+            (&["v:/none", "w:/"], "v:/none: No such file or directory"),
+            (&["-r", "v:/dir", "v:/file"], "v:/file: cannot overwrite non-directory with directory"),
+            (&["-r", "v:/dir", "v:/dir"], "cannot copy v:/dir into itself, v:/dir"),
+            (&["-r", "v:/dir", "v:/dir/new"], "cannot copy v:/dir into itself, v:/dir/new"),
+            (&["-r", "v:/", "v:/dir"], "cannot copy v:/ into itself, v:/dir"),
+        ] {
+            assert_eq!(trial.ran("cp", args).1, [said], "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_and_its_contents_are_two_things() {
+        let trial = Trial::new(tree());
+        assert!(trial.ran("cp", &["-r", "v:/dir/.", "w:/"]).1.is_empty());
+        assert_eq!(contents(trial.other(), "/inner"), b"inner");
+        assert!(trial.ran("cp", &["-r", "v:/dir", "w:/new"]).1.is_empty());
+        assert_eq!(contents(trial.other(), "/new/inner"), b"inner");
+        assert!(trial.ran("cp", &["-r", "v:/dir", "w:/new"]).1.is_empty());
+        assert_eq!(contents(trial.other(), "/new/dir/inner"), b"inner");
     }
 }

@@ -72,7 +72,8 @@ impl Search<'_> {
             '-' => 'f',
             letter => letter,
         };
-        let by_name = self.args.name.as_ref().is_none_or(|pattern| pattern::matches(pattern.as_bytes(), name));
+        let by_name =
+            self.args.name.as_ref().is_none_or(|pattern| pattern::matches(pattern.as_bytes(), name));
         let by_folded = self.args.iname.as_ref().is_none_or(|pattern| {
             pattern::matches(&pattern.as_bytes().to_ascii_lowercase(), &name.to_ascii_lowercase())
         });

@@ -152,7 +152,10 @@ fn show(summary: &Summary, out: &mut dyn Write) -> anyhow::Result<()> {
         format!("{} ({} blocks of {} bytes)", bytes(summary.blocks), summary.blocks, summary.block_size),
     )?;
     line("free", format!("{} ({} blocks)", bytes(summary.free_blocks), summary.free_blocks))?;
-    line("kept for root", format!("{} ({} blocks)", bytes(summary.reserved_blocks), summary.reserved_blocks))?;
+    line(
+        "kept for root",
+        format!("{} ({} blocks)", bytes(summary.reserved_blocks), summary.reserved_blocks),
+    )?;
     line(
         "inodes",
         format!("{} of {} bytes, {} free", summary.inodes, summary.inode_size, summary.free_inodes),

@@ -33,7 +33,8 @@ struct Listing {
 
 /// Lists what is named: files first, then each directory.
 pub(crate) fn run(args: &Ls, desk: &mut Desk<'_>) -> anyhow::Result<()> {
-    let mut list = List { args, listings: Vec::new(), first: true, titles: args.recursive || args.places.len() > 1 };
+    let mut list =
+        List { args, listings: Vec::new(), first: true, titles: args.recursive || args.places.len() > 1 };
     let mut files = Vec::new();
     let mut dirs = Vec::new();
     for text in &args.places {
@@ -138,7 +139,8 @@ impl List<'_> {
     fn show(&mut self, dir: Option<&ImagePath>, rows: &[Row], desk: &mut Desk<'_>) -> anyhow::Result<()> {
         if self.args.json {
             let entries = rows.iter().map(|row| Entry::new(&row.name, &row.attr, row.target.as_deref()));
-            let path = dir.map(|dir| String::from_utf8_lossy(&dir.to_bytes()).into_owned()).unwrap_or_default();
+            let path =
+                dir.map(|dir| String::from_utf8_lossy(&dir.to_bytes()).into_owned()).unwrap_or_default();
             self.listings.push(Listing { path, entries: entries.collect() });
             return Ok(());
         }
@@ -227,10 +229,16 @@ pub(crate) fn text(name: &[u8], terminal: bool) -> Vec<u8> {
 
 /// Columns filled downwards, as ls does on a terminal.
 fn show_columns(cells: &[Vec<u8>], out: &mut dyn Write) -> anyhow::Result<()> {
-    let screen = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(WIDTH, |size| usize::from(size.ws_col));
-    let lengths: Vec<usize> = cells.iter().map(|cell| String::from_utf8_lossy(cell).chars().count()).collect();
+    let screen =
+        rustix::termios::tcgetwinsize(std::io::stdout()).map_or(WIDTH, |size| usize::from(size.ws_col));
+    let lengths: Vec<usize> =
+        cells.iter().map(|cell| String::from_utf8_lossy(cell).chars().count()).collect();
     let width_of = |rows: usize| -> usize {
-        lengths.chunks(rows).map(|column| column.iter().max().unwrap_or(&0) + 2).sum::<usize>().saturating_sub(2)
+        lengths
+            .chunks(rows)
+            .map(|column| column.iter().max().unwrap_or(&0) + 2)
+            .sum::<usize>()
+            .saturating_sub(2)
     };
     let rows = (1..=cells.len().max(1)).find(|&rows| width_of(rows) <= screen).unwrap_or(cells.len().max(1));
     let widths: Vec<usize> =

@@ -1,6 +1,5 @@
 //! `onggi mkdir`.
 
-
 use onggi_vfs::{Errno, FileKind, FileSystem, Node, SetAttr};
 
 use crate::args::Mkdir;
@@ -16,13 +15,23 @@ pub(crate) fn run(args: &Mkdir, desk: &mut Desk<'_>) -> anyhow::Result<()> {
     for text in &args.places {
         let Some(place) = desk.complaints.note(ImagePath::parse_full(text)) else { continue };
         let fs = desk.images.of(&place, true)?;
-        let made = if args.parents { make_all(args, &*fs, &place, desk) } else { make(args, &*fs, &place, true, desk) };
+        let made = if args.parents {
+            make_all(args, &*fs, &place, desk)
+        } else {
+            make(args, &*fs, &place, true, desk)
+        };
         desk.complaints.note(made);
     }
     Ok(())
 }
 
-fn make(args: &Mkdir, fs: &dyn FileSystem, place: &ImagePath, last: bool, desk: &mut Desk<'_>) -> anyhow::Result<()> {
+fn make(
+    args: &Mkdir,
+    fs: &dyn FileSystem,
+    place: &ImagePath,
+    last: bool,
+    desk: &mut Desk<'_>,
+) -> anyhow::Result<()> {
     let (dir, name) = find_parent(fs, &place.path).at(place)?;
     let perm = Volume::new(fs).mask(0o777);
     let attr = fs.create(&context(), dir, &name, Node::Directory, perm).at(place)?;

@@ -129,7 +129,8 @@ fn fill(
 ) -> anyhow::Result<Tally> {
     let fs = engine::open_new_volume(device, moment)?;
     let volume = Volume::new(&*fs).at_moment(args.timestamp);
-    let how = How { recursive: true, preserve: true, archive: true, moment: args.timestamp, ..How::default() };
+    let how =
+        How { recursive: true, preserve: true, archive: true, moment: args.timestamp, ..How::default() };
     let progress = Progress::new(!args.quiet);
     let mut ignored = std::io::sink();
     let mut copier = Copier::new(&Host, &volume, how, &progress, complaints, &mut ignored);

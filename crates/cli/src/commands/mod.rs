@@ -17,9 +17,9 @@ pub(crate) mod rm;
 pub(crate) mod stat;
 pub(crate) mod transfer;
 pub(crate) mod tree;
-pub(crate) mod umount;
 #[cfg(test)]
 mod try_out;
+pub(crate) mod umount;
 
 use std::io::Write;
 

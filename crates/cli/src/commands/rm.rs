@@ -1,6 +1,5 @@
 //! `onggi rm`.
 
-
 use anyhow::bail;
 use onggi_vfs::{Errno, FileKind, FileSystem, Ino};
 
@@ -26,7 +25,8 @@ fn remove_one(args: &Rm, fs: &dyn FileSystem, place: &ImagePath, desk: &mut Desk
     if place.file_name().is_none() {
         bail!("{place}: cannot be removed");
     }
-    let found = find_parent(fs, &place.path).and_then(|(dir, name)| fs.lookup(dir, &name).map(|attr| (dir, name, attr)));
+    let found = find_parent(fs, &place.path)
+        .and_then(|(dir, name)| fs.lookup(dir, &name).map(|attr| (dir, name, attr)));
     let (dir, name, attr) = match found {
         Err(error) if args.force && matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => return Ok(()),
         found => found.at(place)?,

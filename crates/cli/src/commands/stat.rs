@@ -44,7 +44,11 @@ fn show(place: &ImagePath, attr: &Attr, target: Option<&[u8]>, out: &mut dyn Wri
         attr.size,
         attr.blocks,
         attr.block_size,
-        if attr.kind == FileKind::Regular && attr.size == 0 { "regular empty file" } else { kind_name(attr.kind) }
+        if attr.kind == FileKind::Regular && attr.size == 0 {
+            "regular empty file"
+        } else {
+            kind_name(attr.kind)
+        }
     )?;
     write!(out, " Inode: {:<15} Links: {}", attr.ino.0, attr.nlink)?;
     if matches!(attr.kind, FileKind::BlockDevice | FileKind::CharDevice) {

@@ -1,6 +1,5 @@
 //! `onggi tree`.
 
-
 use onggi_vfs::{Attr, FileKind, FileSystem};
 use serde::Serialize;
 
@@ -44,7 +43,8 @@ pub(crate) fn run(args: &Tree, desk: &mut Desk<'_>) -> anyhow::Result<()> {
     if attr.kind == FileKind::Directory {
         drawing.draw(&place, &attr, "", desk)?;
     }
-    let plural = |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+    let plural =
+        |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
     write!(desk.out, "\n{}", plural(drawing.directories, "directory", "directories"))?;
     if !args.directories {
         write!(desk.out, ", {}", plural(drawing.files, "file", "files"))?;
@@ -81,14 +81,21 @@ impl Drawing<'_> {
             && desk.complaints.note(self.trail.enter(dir.ino).at(place)).is_some()
     }
 
-    fn draw(&mut self, place: &ImagePath, dir: &Attr, indent: &str, desk: &mut Desk<'_>) -> anyhow::Result<()> {
+    fn draw(
+        &mut self,
+        place: &ImagePath,
+        dir: &Attr,
+        indent: &str,
+        desk: &mut Desk<'_>,
+    ) -> anyhow::Result<()> {
         if !self.enter(place, dir, desk) {
             return Ok(());
         }
         let children = self.children(place, dir, desk);
         let count = children.len();
         for (number, (name, attr)) in children.into_iter().enumerate() {
-            let (arm, below) = if number + 1 == count { ("└── ", "    ") } else { ("├── ", "│   ") };
+            let (arm, below) =
+                if number + 1 == count { ("└── ", "    ") } else { ("├── ", "│   ") };
             write!(desk.out, "{indent}{arm}")?;
             desk.out.write_all(&text(&name, desk.terminal))?;
             if attr.kind == FileKind::Symlink
@@ -111,8 +118,9 @@ impl Drawing<'_> {
         let mut children = None;
         if attr.kind == FileKind::Directory && self.enter(place, attr, desk) {
             let names = self.children(place, attr, desk);
-            children =
-                Some(names.iter().map(|(name, attr)| self.branch(&place.join(name), name, attr, desk)).collect());
+            children = Some(
+                names.iter().map(|(name, attr)| self.branch(&place.join(name), name, attr, desk)).collect(),
+            );
             self.trail.leave();
         }
         Branch { entry: Entry::new(name, attr, target.as_deref()), children }

@@ -55,8 +55,12 @@ pub(crate) fn tree() -> Arc<dyn FileSystem> {
     fs.write(&CX, inner.ino, 0, b"inner").unwrap();
     let file = fs.create(&CX, root, b"file", Node::Regular, 0o640).unwrap();
     fs.write(&CX, file.ino, 0, &[b'x'; 5000]).unwrap();
-    fs.setattr(&CX, file.ino, &SetAttr { uid: Some(5), gid: Some(6), perm: Some(0o640), ..SetAttr::default() })
-        .unwrap();
+    fs.setattr(
+        &CX,
+        file.ino,
+        &SetAttr { uid: Some(5), gid: Some(6), perm: Some(0o640), ..SetAttr::default() },
+    )
+    .unwrap();
     fs.create(&CX, root, b"link", Node::Symlink(b"dir/inner"), 0o777).unwrap();
     fs.create(&CX, root, b".hidden", Node::Regular, 0o644).unwrap();
     Arc::new(fs)

@@ -148,15 +148,16 @@ impl<'a, S: Side, D: Side> Copier<'a, S, D> {
                 bail!("{} and {} are the same file", names.source(), names.target());
             }
         }
-        if self.how.archive && meta.attr.nlink > 1 {
-            if let Some(first) = self.links.get(&meta.identity()) {
-                if there.is_some() {
-                    self.to.unlink(dir, name).at(names.target())?;
-                }
-                self.to.link(first, dir, name).at(names.target())?;
-                self.tally.hard_links += 1;
-                return Ok(());
+        if self.how.archive
+            && meta.attr.nlink > 1
+            && let Some(first) = self.links.get(&meta.identity())
+        {
+            if there.is_some() {
+                self.to.unlink(dir, name).at(names.target())?;
             }
+            self.to.link(first, dir, name).at(names.target())?;
+            self.tally.hard_links += 1;
+            return Ok(());
         }
         let made = if meta.attr.kind == FileKind::Regular || !self.how.recursive {
             self.regular(&from, dir, name, there, &meta, names)?

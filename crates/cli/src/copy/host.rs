@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use onggi_vfs::{Attr, Errno, FileKind, Ino, Node, Result, SetAttr, Timestamp};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
@@ -24,6 +24,14 @@ fn errno(error: &std::io::Error) -> onggi_vfs::Error {
 
 fn failed<T>(result: std::io::Result<T>) -> Result<T> {
     result.map_err(|error| errno(&error))
+}
+
+/// A name in a directory. What an image calls a name must not lead anywhere else.
+fn below(dir: &Path, name: &[u8]) -> Result<PathBuf> {
+    if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(dir.join(OsStr::from_bytes(name)))
 }
 
 fn kind_of(kind: fs::FileType) -> FileKind {
@@ -78,7 +86,7 @@ impl Side for Host {
     }
 
     fn child(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<PathBuf>> {
-        let path = dir.join(OsStr::from_bytes(name));
+        let path = below(dir, name)?;
         match path.symlink_metadata() {
             Ok(_) => Ok(Some(path)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -123,7 +131,7 @@ impl Side for Host {
 
     fn read(&self, at: &PathBuf, take: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         // What was a file a moment ago may be a pipe by now, and must not be waited for.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
         let file = failed(OpenOptions::new().read(true).custom_flags(flags).open(at))?;
         let meta = failed(file.metadata())?;
         if !meta.is_file() {
@@ -132,10 +140,7 @@ impl Side for Host {
         let mut buffer = vec![0; CHUNK];
         let mut offset = 0;
         loop {
-            let (start, end) = match data_after(&file, offset)? {
-                Some(run) => run,
-                None => return Ok(()),
-            };
+            let Some((start, end)) = data_after(&file, offset)? else { return Ok(()) };
             offset = start;
             while offset < end {
                 let want = usize::try_from(end - offset).unwrap_or(CHUNK).min(CHUNK);
@@ -150,7 +155,7 @@ impl Side for Host {
     }
 
     fn make(&self, dir: &PathBuf, name: &[u8], node: Node<'_>, perm: u16) -> Result<PathBuf> {
-        let path = dir.join(OsStr::from_bytes(name));
+        let path = below(dir, name)?;
         let mode = Mode::from_raw_mode(u32::from(perm));
         let mknod = |kind, dev| rustix::fs::mknodat(CWD, &path, kind, mode, dev);
         match node {
@@ -160,7 +165,9 @@ impl Side for Host {
             }
             Node::Directory => rustix::fs::mkdir(&path, mode)?,
             Node::Symlink(target) => rustix::fs::symlink(target, &path)?,
-            Node::BlockDevice(major, minor) => mknod(FileType::BlockDevice, rustix::fs::makedev(major, minor))?,
+            Node::BlockDevice(major, minor) => {
+                mknod(FileType::BlockDevice, rustix::fs::makedev(major, minor))?;
+            }
             Node::CharDevice(major, minor) => {
                 mknod(FileType::CharacterDevice, rustix::fs::makedev(major, minor))?;
             }
@@ -171,15 +178,16 @@ impl Side for Host {
     }
 
     fn link(&self, at: &PathBuf, dir: &PathBuf, name: &[u8]) -> Result<()> {
-        failed(fs::hard_link(at, dir.join(OsStr::from_bytes(name))))
+        failed(fs::hard_link(at, below(dir, name)?))
     }
 
     fn unlink(&self, dir: &PathBuf, name: &[u8]) -> Result<()> {
-        failed(fs::remove_file(dir.join(OsStr::from_bytes(name))))
+        failed(fs::remove_file(below(dir, name)?))
     }
 
     fn writer<'s>(&'s self, at: &PathBuf) -> Result<Box<dyn Writer + 's>> {
-        Ok(Box::new(HostWriter(failed(OpenOptions::new().write(true).open(at))?)))
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        Ok(Box::new(HostWriter(failed(OpenOptions::new().write(true).custom_flags(flags).open(at))?)))
     }
 
     fn set_meta(&self, at: &PathBuf, changes: &SetAttr) -> Result<()> {
@@ -201,7 +209,8 @@ impl Side for Host {
                 Some(time) => Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() },
                 None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
             };
-            let times = Timestamps { last_access: time(changes.atime), last_modification: time(changes.mtime) };
+            let times =
+                Timestamps { last_access: time(changes.atime), last_modification: time(changes.mtime) };
             rustix::fs::utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW)?;
         }
         Ok(())
@@ -239,5 +248,33 @@ impl Writer for HostWriter {
 
     fn set_len(&mut self, len: u64) -> Result<()> {
         failed(self.0.set_len(len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stays_in_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("below");
+        fs::create_dir(&at).unwrap();
+        for name in [&b""[..], b".", b"..", b"../out", b"/out", b"a/b", b"nul\0"] {
+            assert_eq!(Host.make(&at, name, Node::Regular, 0o600).unwrap_err().errno(), Errno::INVAL);
+            assert!(Host.child(&at, name).is_err() && Host.unlink(&at, name).is_err());
+        }
+        Host.make(&at, b"..fine", Node::Regular, 0o600).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_symbolic_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_path_buf();
+        fs::write(at.join("victim"), b"safe").unwrap();
+        let link = Host.make(&at, b"link", Node::Symlink(b"victim"), 0o777).unwrap();
+        assert!(Host.writer(&link).is_err());
+        assert_eq!(fs::read(at.join("victim")).unwrap(), b"safe");
     }
 }

@@ -74,7 +74,11 @@ impl Side for Volume<'_> {
     fn xattrs(&self, at: &Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut names = self.fs.listxattr(*at)?;
         names.sort_unstable();
-        names.into_iter().map(|name| Ok((self.fs.getxattr(*at, &name)?, name))).map(|pair| pair.map(|(value, name)| (name, value))).collect()
+        names
+            .into_iter()
+            .map(|name| Ok((self.fs.getxattr(*at, &name)?, name)))
+            .map(|pair| pair.map(|(value, name)| (name, value)))
+            .collect()
     }
 
     fn read(&self, at: &Ino, take: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
