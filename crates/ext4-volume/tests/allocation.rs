@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use made::{Dice, FIRST_FILE, close, commit, e2fsck, make, open, try_open, with_handle};
 use onggi_disk_format::ext4::extent::Extent;
-use onggi_disk_format::ext4::group::GroupDescriptor;
+use onggi_disk_format::ext4::group::{GroupDescriptor, GroupFlags};
 use onggi_disk_format::ext4::inode::Inode;
 use onggi_disk_format::ext4::superblock::{ROOT_INODE, Superblock};
 use onggi_disk_format::{DiskBlock, FileBlock, GroupNr, InodeNr};
@@ -119,6 +119,17 @@ fn delete(volume: &Volume, made: &Made) -> Result<(), VolumeError> {
     })
 }
 
+fn volume_groups(image: &[u8]) -> u32 {
+    Superblock::parse(&image[1024..]).unwrap().groups()
+}
+
+fn descriptor(image: &[u8], group: GroupNr) -> GroupDescriptor {
+    let sb = Superblock::parse(&image[1024..]).unwrap();
+    let (block, at) = sb.descriptor_location(group);
+    let place = block.0 as usize * sb.block_size() as usize + at;
+    GroupDescriptor::parse(&sb, group, &image[place..]).unwrap()
+}
+
 fn fill_and_empty(options: &[&str]) -> Option<()> {
     let image = make(options, 40 * 1024, 1)?;
     let (volume, device) = open(&image);
@@ -157,6 +168,12 @@ fn fill_and_empty(options: &[&str]) -> Option<()> {
     let image = close(volume, &device);
     let said = e2fsck(&image);
     assert!(said.is_empty(), "filled {options:?}: {said}");
+    for group in (0..volume_groups(&image)).map(GroupNr) {
+        let descriptor = descriptor(&image, group);
+        let used = descriptor.free_inodes < Superblock::parse(&image[1024..]).unwrap().inodes_per_group();
+        let never = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+        assert!(!used || !descriptor.flags.intersects(never), "{options:?}: group {group} has inodes");
+    }
     // On with a fresh mind: what is in memory came from the disk.
     let (volume, device) = open(&image);
     while let Some(made) = all.pop() {
@@ -286,6 +303,32 @@ fn freed_blocks_wait_for_their_transaction() {
     commit(&volume);
     assert_eq!(volume.alloc.pending_blocks(), 0);
     assert_eq!(volume.alloc.take(&volume, freed.start, freed.len).unwrap(), freed);
+}
+
+#[test]
+fn what_is_given_back_is_found_again() {
+    let Some(image) = make(&["-b", "1024", "-O", "^has_journal", "-N", "16"], 4096, 1) else { return };
+    let (volume, _) = open(&image);
+    let mut runs: Vec<BlockRun> = Vec::new();
+    while let Ok(run) = volume.alloc.take(&volume, DiskBlock(1), 100) {
+        runs.push(run);
+    }
+    runs.sort_by_key(|run| run.start);
+    let (first, middle) = (runs[0], runs[runs.len() / 2]);
+    assert_eq!(middle.len, 100);
+    // Single blocks far behind, so that the group is known to hold no longer run.
+    for run in &runs[runs.len() - 3..] {
+        volume.alloc.give_back(BlockRun { start: run.start, len: 1 });
+    }
+    let single = volume.alloc.take(&volume, DiskBlock(1), 64).unwrap();
+    assert_eq!(single.len, 1);
+    // In two parts: together they are one run.
+    volume.alloc.give_back(BlockRun { start: DiskBlock(middle.start.0 + 50), len: 50 });
+    volume.alloc.give_back(BlockRun { start: middle.start, len: 50 });
+    assert_eq!(volume.alloc.take(&volume, DiskBlock(4000), 100).unwrap(), middle);
+    while volume.alloc.take(&volume, DiskBlock(1), 100).is_ok() {}
+    volume.alloc.give_back(first);
+    assert_eq!(volume.alloc.take(&volume, DiskBlock(4000), 1).unwrap().start, first.start);
 }
 
 #[test]

@@ -92,3 +92,39 @@ fn push(out: &mut Vec<Extent>, extent: Extent) {
         None => out.push(extent),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use onggi_disk_format::{DiskBlock, FileBlock};
+
+    use super::*;
+
+    #[test]
+    fn a_leaf_grows_by_a_split_at_most_and_the_rest_comes_later() {
+        let extent = |at: u32| Extent {
+            block: FileBlock(at * 32_768),
+            len: 32_768,
+            start: DiskBlock(1_000_000 * u64::from(at + 1)),
+            unwritten: false,
+        };
+        let mut leaf: Vec<Extent> = (0..84).map(extent).collect();
+        let blocks: u32 = leaf.iter().map(|extent| u32::from(extent.len)).sum();
+        let mut from = 5;
+        let mut calls = 0;
+        loop {
+            let (next_leaf, next) = converted(&leaf, from..blocks - 5, true);
+            assert!(next_leaf.len() <= leaf.len() + 4, "{} extents from {}", next_leaf.len(), leaf.len());
+            assert_eq!(next_leaf.iter().map(|extent| u32::from(extent.len)).sum::<u32>(), blocks);
+            leaf = next_leaf;
+            calls += 1;
+            let Some(next) = next else { break };
+            assert!(next > from);
+            from = next;
+        }
+        assert!(calls > 20);
+        for extent in &leaf {
+            let edge = extent.block.0 < 5 || extent.end() > u64::from(blocks) - 5;
+            assert!(extent.unwritten != edge && (!extent.unwritten || extent.len <= 32_767), "{extent:?}");
+        }
+    }
+}

@@ -117,3 +117,32 @@ fn part(whole: &Extent, start: u64, end: u64) -> Option<Extent> {
         unwritten: whole.unwritten,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use onggi_disk_format::FileBlock;
+
+    use super::*;
+
+    #[test]
+    fn neighbours_join_up_to_what_a_length_can_say() {
+        let extent = |block: u32, len: u16, unwritten| Extent {
+            block: FileBlock(block),
+            len,
+            start: DiskBlock(1000 + u64::from(block)),
+            unwritten,
+        };
+        let written = joined(&extent(0, 20_000, false), &extent(20_000, 12_768, false));
+        assert_eq!(written, Some(extent(0, 32_768, false)));
+        assert_eq!(joined(&extent(0, 20_000, false), &extent(20_000, 12_769, false)), None);
+        assert_eq!(joined(&extent(0, 20_000, true), &extent(20_000, 12_768, true)), None);
+        assert_eq!(
+            joined(&extent(0, 20_000, true), &extent(20_000, 12_767, true)),
+            Some(extent(0, 32_767, true))
+        );
+        assert_eq!(joined(&extent(0, 5, true), &extent(5, 5, false)), None);
+        assert_eq!(joined(&extent(0, 5, true), &extent(6, 5, true)), None);
+        let elsewhere = Extent { start: DiskBlock(2000), ..extent(5, 5, true) };
+        assert_eq!(joined(&extent(0, 5, true), &elsewhere), None);
+    }
+}
