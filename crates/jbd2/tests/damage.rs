@@ -192,7 +192,7 @@ fn homes_out_of_range_or_inside_the_journal_are_refused_before_anything_is_writt
         let outcome = rig.recover(&device);
         match (inside, home < rig.volume_blocks()) {
             (true, _) => {
-                assert!(matches!(outcome, Err(RecoveryError::InsideJournal { at: 6, .. })), "{outcome:?}")
+                assert!(matches!(outcome, Err(RecoveryError::InsideJournal { at: 6, .. })), "{outcome:?}");
             }
             (false, false) => {
                 assert!(matches!(outcome, Err(RecoveryError::OutsideVolume { at: 6, .. })), "{outcome:?}");
