@@ -2,8 +2,9 @@
 
 use onggi_disk_format::ext4::{Incompat, RawSuperblock};
 use onggi_disk_format::jbd2::{
-    BlockType, Commit, DescriptorBuilder, Layout, RawJournalSuperblock, RevokeBuilder, TransactionChecksum,
-    encode_commit, escape, tag_checksum,
+    self, BlockType, CHECKSUM_CRC32C, Commit, DescriptorBuilder, JournalSuperblock, Layout,
+    RawJournalSuperblock, RevokeBuilder, SUPERBLOCK_SIZE, TransactionChecksum, encode_commit, escape,
+    tag_checksum,
 };
 use onggi_disk_format::{DiskBlock, Tid};
 
@@ -30,14 +31,14 @@ pub(super) fn superblock(image: &mut [u8], survey: &Survey, random: &mut Random)
 pub(super) fn log(image: &mut [u8], survey: &Survey, random: &mut Random) -> Option<String> {
     let journal = survey.journal.as_ref()?;
     let mut log = journal.log.clone();
+    let mut layout = journal.superblock.layout();
     let mut before = String::new();
     if log.is_empty() {
         let forged = Forged::new(image, survey, random, true)?;
         before = forged.text + "; then ";
-        log = forged.log;
+        (log, layout) = (forged.log, forged.layout);
     }
     let (place, kind) = *random.pick(&log)?;
-    let layout = journal.superblock.layout();
     let size = survey.sb.block_size() as usize;
     let mut fields =
         vec![Field::new("h_magic", 0, 4), Field::new("h_blocktype", 4, 4), Field::new("h_sequence", 8, 4)];
@@ -79,6 +80,7 @@ pub(super) fn forge(image: &mut [u8], survey: &Survey, random: &mut Random) -> O
 /// A transaction made up.
 struct Forged {
     text: String,
+    layout: Layout,
     log: Vec<(DiskBlock, BlockType)>,
 }
 
@@ -95,19 +97,21 @@ impl Forged {
         let any = random.number() as u32;
         let sequence = Tid(*random.pick(&[1, 7, u32::MAX, u32::MAX - 1, any])?);
         let start = if random.chance(1, 3) { end - 1 - random.below(4) as u32 } else { first };
-        let mut log = Log { journal, survey, at: start, first, end, written: Vec::new() };
+        let superblock = refit(&journal.superblock, random)?;
+        let layout = superblock.layout();
+        let mut log = Log { journal, layout, survey, at: start, first, end, written: Vec::new() };
         let mut texts = Vec::new();
         let mut tid = sequence;
         for _ in 0..=random.below(3) {
             texts.push(log.transaction(image, tid, random, harmless)?);
             tid = tid.next();
         }
-        let layout = journal.superblock.layout();
-        let bytes = block_mut(image, survey, journal.blocks[0])?;
-        let set = fields!(RawJournalSuperblock: s_start s_sequence);
-        set[0].set(bytes, Order::Big, u64::from(start));
-        set[1].set(bytes, Order::Big, u64::from(sequence.0));
-        seal::journal_superblock(bytes, &layout);
+        let dirty = superblock.with(|raw| {
+            raw.s_start.set(start);
+            raw.s_sequence.set(sequence.0);
+        });
+        block_mut(image, survey, journal.blocks[0])?[..SUPERBLOCK_SIZE]
+            .copy_from_slice(&dirty.ok()?.encode());
         let incompat = survey.sb.incompat() | Incompat::RECOVER;
         fields!(RawSuperblock: s_feature_incompat)[0].set(
             &mut image[1024..2048],
@@ -115,14 +119,43 @@ impl Forged {
             u64::from(incompat.bits()),
         );
         seal::superblock(image, survey);
-        let text = format!("forged log from block {start}, sequence {sequence}: {}", texts.join(", "));
-        Some(Self { text, log: log.written })
+        let features = layout.incompat.names().join(",");
+        let texts = texts.join(", ");
+        let text = format!("forged log ({features}) from block {start}, sequence {sequence}: {texts}");
+        Some(Self { text, layout, log: log.written })
     }
+}
+
+/// The journal with other features, as far as its log is empty: then nothing depends on them yet.
+fn refit(superblock: &JournalSuperblock, random: &mut Random) -> Option<JournalSuperblock> {
+    use jbd2::Incompat as Feature;
+    if superblock.start() != 0 || random.chance(1, 4) {
+        return Some(superblock.clone());
+    }
+    let revoke = Feature::REVOKE;
+    let incompat = *random.pick(&[
+        revoke,
+        revoke | Feature::BIT64,
+        revoke | Feature::CSUM_V2,
+        revoke | Feature::BIT64 | Feature::CSUM_V2,
+        revoke | Feature::CSUM_V3,
+        revoke | Feature::BIT64 | Feature::CSUM_V3,
+        revoke | Feature::BIT64 | Feature::CSUM_V3 | Feature::ASYNC_COMMIT,
+    ])?;
+    let checksummed = incompat.intersects(Feature::CSUM_V2 | Feature::CSUM_V3);
+    superblock
+        .with(|raw| {
+            raw.s_feature_compat.set(0);
+            raw.s_feature_incompat.set(incompat.bits());
+            raw.s_checksum_type = if checksummed { CHECKSUM_CRC32C } else { 0 };
+        })
+        .ok()
 }
 
 /// A place in the log that moves on.
 struct Log<'a> {
     journal: &'a Journal,
+    layout: Layout,
     survey: &'a Survey,
     at: u32,
     first: u32,
@@ -140,10 +173,6 @@ impl Log<'_> {
         place
     }
 
-    fn layout(&self) -> Layout {
-        self.journal.superblock.layout()
-    }
-
     /// One transaction: revokes now and then, a descriptor, its data, a commit block.
     fn transaction(
         &mut self,
@@ -152,9 +181,9 @@ impl Log<'_> {
         random: &mut Random,
         harmless: bool,
     ) -> Option<String> {
-        let layout = self.layout();
+        let layout = self.layout;
         let mut text = String::new();
-        if layout.incompat.contains(onggi_disk_format::jbd2::Incompat::REVOKE) && random.chance(1, 2) {
+        if layout.incompat.contains(jbd2::Incompat::REVOKE) && random.chance(1, 2) {
             let place = self.next();
             self.written.push((place, BlockType::Revoke));
             let mut revoke = RevokeBuilder::new(layout, tid, block_mut(image, self.survey, place)?).ok()?;
@@ -168,12 +197,13 @@ impl Log<'_> {
         }
         let targets: Vec<u64> = (0..=random.below(12)).map(|_| self.target(random, harmless)).collect();
         text.push_str(&format!("writes of blocks {targets:x?}"));
-        self.write(image, tid, &targets, random)?;
+        let magic = !harmless && random.chance(1, 4);
+        self.write(image, tid, &targets, magic)?;
         Some(text)
     }
 
-    fn write(&mut self, image: &mut [u8], tid: Tid, targets: &[u64], random: &mut Random) -> Option<()> {
-        let layout = self.layout();
+    fn write(&mut self, image: &mut [u8], tid: Tid, targets: &[u64], magic: bool) -> Option<()> {
+        let layout = self.layout;
         let size = self.survey.sb.block_size() as usize;
         let descriptor = self.next();
         self.written.push((descriptor, BlockType::Descriptor));
@@ -181,8 +211,8 @@ impl Log<'_> {
         for &target in targets {
             let home = DiskBlock(target);
             let mut data = block(image, self.survey, home).map_or_else(|| vec![0; size], <[u8]>::to_vec);
-            if random.chance(1, 4) {
-                data[..4].copy_from_slice(&onggi_disk_format::jbd2::MAGIC.to_be_bytes());
+            if magic {
+                data[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
             }
             let escaped = escape(&mut data);
             let place = self.next();
@@ -200,7 +230,7 @@ impl Log<'_> {
         self.written.push((place, BlockType::Commit));
         let transaction_checksum = layout
             .compat
-            .contains(onggi_disk_format::jbd2::Compat::CHECKSUM)
+            .contains(jbd2::Compat::CHECKSUM)
             .then_some(TransactionChecksum { kind: 0, size: 0, value: 0 });
         let commit = Commit { sequence: tid, sec: 1, nsec: 2, transaction_checksum };
         encode_commit(&layout, &commit, block_mut(image, self.survey, place)?).ok()
@@ -208,8 +238,11 @@ impl Log<'_> {
 
     /// A block to write or revoke.
     fn target(&self, random: &mut Random, harmless: bool) -> u64 {
-        let inside = random.below(self.survey.sb.blocks_count());
+        let mut inside = random.below(self.survey.sb.blocks_count());
         if harmless {
+            while self.journal.blocks.contains(&DiskBlock(inside)) || inside == 0 {
+                inside = random.below(self.survey.sb.blocks_count());
+            }
             return inside;
         }
         match random.below(5) {
