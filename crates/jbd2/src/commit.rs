@@ -26,7 +26,8 @@ pub struct Committed<P> {
     pub payload: P,
 }
 
-/// A frozen transaction in the hands of its leader. Dropped unwritten it stops the journal.
+/// A frozen transaction in the hands of its leader, who starts no handle and locks no other transaction
+/// before writing it. Dropped unwritten it stops the journal.
 #[must_use = "a locked transaction must be written"]
 pub struct Locked<'j, P> {
     journal: &'j Journal<P>,

@@ -112,6 +112,10 @@ impl<'j, P> Handle<'j, P> {
 
 impl<P> Drop for Handle<'_, P> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The operation stands half done; committed, it would be so for good.
+            self.journal.abort(JournalError::Stopped("an operation panicked".into()));
+        }
         self.transaction.merge(&mut self.joined);
         self.journal.end_handle(self.credits, self.revokes);
     }

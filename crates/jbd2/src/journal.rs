@@ -103,7 +103,8 @@ impl<P: Default + Send> Journal<P> {
         if start != 0 {
             return Err(JournalError::NotRecovered { start });
         }
-        home.choose_features(settings.checksum_v3, settings.sixty_four_bit)?;
+        let long_numbers = settings.sixty_four_bit || settings.volume_blocks > 1 << 32;
+        home.choose_features(settings.checksum_v3, long_numbers)?;
         let next = home.superblock().sequence();
         let log = Log::new(map, home, buffers.block_size(), settings.volume_blocks);
         if log.most_images() == 0 {
@@ -158,6 +159,11 @@ impl<P: Default + Send> Journal<P> {
             let needed = size + state.committing.unwrap_or(0);
             if self.free(&state) >= needed {
                 break;
+            }
+            if state.logged.is_empty() && state.committing.is_some() {
+                // All that could be freed is free; the commit at work gives its reservation back.
+                self.changed.wait(&mut state);
+                continue;
             }
             drop(state);
             self.make_room(needed)?;
@@ -327,7 +333,7 @@ impl<P> Journal<P> {
     pub fn clear_errno(&self) -> Result<(), JournalError> {
         self.check_stopped()?;
         let Some(log) = &self.log else { return Ok(()) };
-        self.or_stop(log.record_errno(self.buffers.device().as_ref(), 0))
+        self.or_stop(log.clear_errno(self.buffers.device().as_ref()))
     }
 
     /// Stops the journal: nothing is committed or checkpointed any more. The first reason stays.

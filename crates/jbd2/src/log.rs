@@ -235,9 +235,13 @@ impl Log {
         self.superblock.lock().store(device, 0, next)
     }
 
-    /// Records an error number, 0 for none. Gives up where the superblock is being written.
+    /// Records an error number. Gives up where the superblock is being written.
     pub(crate) fn record_errno(&self, device: &dyn BlockDevice, errno: i32) -> Result<(), JournalError> {
         self.superblock.try_lock().map_or(Ok(()), |mut home| home.store_errno(device, errno))
+    }
+
+    pub(crate) fn clear_errno(&self, device: &dyn BlockDevice) -> Result<(), JournalError> {
+        self.superblock.lock().store_errno(device, 0)
     }
 
     pub(crate) fn errno(&self) -> i32 {

@@ -292,6 +292,26 @@ fn a_locked_transaction_dropped_unwritten_stops_the_journal() {
 }
 
 #[test]
+fn an_operation_that_panics_is_never_committed() {
+    let rig = Rig::default();
+    let device = arc(rig.device());
+    let journal = rig.open(Arc::clone(&device));
+    let operation = std::thread::scope(|scope| {
+        let operation = scope.spawn(|| {
+            let mut handle = journal.start(2).unwrap();
+            let buffer = journal.buffers().read(DiskBlock(1)).unwrap();
+            handle.modify(&buffer, |bytes| bytes.fill(1)).unwrap();
+            panic!("half way, on purpose");
+        });
+        operation.join()
+    });
+    assert!(operation.is_err());
+    assert!(matches!(journal.aborted(), Some(JournalError::Stopped(_))));
+    assert!(journal.lock(Tid(1)).is_err());
+    assert_eq!(rig.recover(&device).unwrap().transactions, 0);
+}
+
+#[test]
 fn without_a_log_a_commit_writes_home() {
     let rig = Rig::default();
     let device = Arc::new(Recorder::new(rig.device()));
