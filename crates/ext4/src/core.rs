@@ -205,13 +205,17 @@ impl Ext4 {
     /// Writes the inode's fields in the handle's transaction and remembers that transaction.
     pub(crate) fn save(&self, h: &mut Handle<'_>, nr: InodeNr, state: &mut State) -> Result<()> {
         let tid = h.tid();
+        // Whatever raised the size is on the device, or has become a hole.
+        if state.delayed.is_empty() {
+            state.disk.size = state.disk.size.max(state.size);
+        }
         if state.is_orphan {
             self.orphans.save_orphan(&self.volume, h, nr, &mut state.disk)?;
         } else {
             self.volume.write_inode(h, nr, &state.disk)?;
         }
-        state.unsaved = false;
-        state.unsaved_size = false;
+        state.unsaved_size = state.disk.size < state.size;
+        state.unsaved = state.unsaved_size;
         state.sync_tid = Some(tid);
         Ok(())
     }

@@ -141,7 +141,7 @@ impl FileSystem for Ext4 {
         let entries = {
             let state = dir.state.read();
             if state.disk.links_count == 0 {
-                return Ok(Vec::new());
+                return Err(Errno::NOENT.into());
             }
             dir::read(&self.volume, dir.nr, &state.disk, cookie, max).map_err(through_the_door)?
         };

@@ -58,3 +58,18 @@ fn without_a_journal_or_checksums() {
         options.parse_features("^has_journal,^metadata_csum,^64bit").unwrap();
     });
 }
+
+#[test]
+fn everything_comes_back_after_each_unmount() {
+    for (seed, block_size) in [(2, 4096), (3, 1024)] {
+        let device = volume(512 << 20, |options| options.block_size = Some(block_size));
+        let mut remount = || {
+            assert_e2fsck_clean(&device);
+            mount(&device, options()) as std::sync::Arc<dyn FileSystem>
+        };
+        let check = Check::ext4(block_size);
+        if let Err(failure) = check.run_remounting(&mut remount, seed_or(seed), 5_000, 250) {
+            panic!("{failure}");
+        }
+    }
+}

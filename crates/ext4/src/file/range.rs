@@ -119,6 +119,10 @@ impl Ext4 {
             }
         }
         if first < last {
+            if inode.state.read().disk.size < size.min(last) {
+                // Data that has yet to bring the size to the device must not go without doing so.
+                self.write_back(inode)?;
+            }
             let _exclusive = inode.writeback.lock();
             inode.pages.forget_range(first, last - first);
             self.unmap_blocks(cx, inode, self.block_of(first)..self.block_of(last))?;
