@@ -119,8 +119,14 @@ fn delete(volume: &Volume, made: &Made) -> Result<(), VolumeError> {
     })
 }
 
-fn volume_groups(image: &[u8]) -> u32 {
-    Superblock::parse(&image[1024..]).unwrap().groups()
+fn groups_with_inodes_are_written(image: &[u8], options: &[&str]) {
+    let sb = Superblock::parse(&image[1024..]).unwrap();
+    for group in (0..sb.groups()).map(GroupNr) {
+        let descriptor = descriptor(image, group);
+        let never = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+        let used = descriptor.free_inodes < sb.inodes_per_group();
+        assert!(!used || !descriptor.flags.intersects(never), "{options:?}: group {group} has inodes");
+    }
 }
 
 fn descriptor(image: &[u8], group: GroupNr) -> GroupDescriptor {
@@ -168,12 +174,7 @@ fn fill_and_empty(options: &[&str]) -> Option<()> {
     let image = close(volume, &device);
     let said = e2fsck(&image);
     assert!(said.is_empty(), "filled {options:?}: {said}");
-    for group in (0..volume_groups(&image)).map(GroupNr) {
-        let descriptor = descriptor(&image, group);
-        let used = descriptor.free_inodes < Superblock::parse(&image[1024..]).unwrap().inodes_per_group();
-        let never = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
-        assert!(!used || !descriptor.flags.intersects(never), "{options:?}: group {group} has inodes");
-    }
+    groups_with_inodes_are_written(&image, options);
     // On with a fresh mind: what is in memory came from the disk.
     let (volume, device) = open(&image);
     while let Some(made) = all.pop() {
@@ -222,6 +223,8 @@ fn every_block_and_every_inode_can_be_had() {
         let nr = create(&volume, &template, &made).unwrap();
         all.push(Made { name: name.clone(), parent: ROOT_INODE, nr, directory: false });
     }
+    commit(&volume);
+    groups_with_inodes_are_written(&device.to_bytes(), options);
     let made = New { name: "more", parent: ROOT_INODE, directory: false, generation: 1 };
     assert!(matches!(create(&volume, &template, &made), Err(VolumeError::NoSpace)));
     let mut dice = Dice::new(1);
@@ -307,28 +310,32 @@ fn freed_blocks_wait_for_their_transaction() {
 
 #[test]
 fn what_is_given_back_is_found_again() {
-    let Some(image) = make(&["-b", "1024", "-O", "^has_journal", "-N", "16"], 4096, 1) else { return };
+    let Some(image) = make(&["-b", "1024", "-O", "^has_journal", "-N", "16", "-g", "2048"], 8192, 1) else {
+        return;
+    };
     let (volume, _) = open(&image);
+    let group = |run: &BlockRun| volume.sb.group_of_block(run.start).unwrap().0;
     let mut runs: Vec<BlockRun> = Vec::new();
     while let Ok(run) = volume.alloc.take(&volume, DiskBlock(1), 100) {
         runs.push(run);
     }
     runs.sort_by_key(|run| run.start);
-    let (first, middle) = (runs[0], runs[runs.len() / 2]);
-    assert_eq!(middle.len, 100);
-    // Single blocks far behind, so that the group is known to hold no longer run.
-    for run in &runs[runs.len() - 3..] {
-        volume.alloc.give_back(BlockRun { start: run.start, len: 1 });
-    }
-    let single = volume.alloc.take(&volume, DiskBlock(1), 64).unwrap();
-    assert_eq!(single.len, 1);
-    // In two parts: together they are one run.
-    volume.alloc.give_back(BlockRun { start: DiskBlock(middle.start.0 + 50), len: 50 });
-    volume.alloc.give_back(BlockRun { start: middle.start, len: 50 });
-    assert_eq!(volume.alloc.take(&volume, DiskBlock(4000), 100).unwrap(), middle);
+    let whole = |nr: u32| *runs.iter().find(|run| group(run) == nr && run.len == 100).unwrap();
+    let last = *runs.iter().rfind(|run| group(run) == 1).unwrap();
+    // A single block, so that the group is known to hold no longer run.
+    volume.alloc.give_back(BlockRun { start: last.start, len: 1 });
+    assert_eq!(volume.alloc.take(&volume, DiskBlock(3000), 64).unwrap().len, 1);
+    volume.alloc.give_back(BlockRun { start: last.start, len: 1 });
+    // In two parts: together they are one run, nearer than the other.
+    let (near, far) = (whole(1), whole(3));
+    volume.alloc.give_back(far);
+    volume.alloc.give_back(BlockRun { start: DiskBlock(near.start.0 + 50), len: 50 });
+    volume.alloc.give_back(BlockRun { start: near.start, len: 50 });
+    let goal = volume.sb.first_block_of_group(GroupNr(1));
+    assert_eq!(volume.alloc.take(&volume, goal, 100).unwrap(), near);
     while volume.alloc.take(&volume, DiskBlock(1), 100).is_ok() {}
-    volume.alloc.give_back(first);
-    assert_eq!(volume.alloc.take(&volume, DiskBlock(4000), 1).unwrap().start, first.start);
+    volume.alloc.give_back(runs[0]);
+    assert_eq!(volume.alloc.take(&volume, DiskBlock(8000), 1).unwrap().start, runs[0].start);
 }
 
 #[test]

@@ -254,7 +254,7 @@ fn mapped_ranges_are_refused(volume: &Volume, model: &Model) {
     let before = inode.clone();
     let start = volume.alloc.take(volume, DiskBlock(60_000), 2).unwrap();
     with_handle(volume, 100, |h| {
-        for (&block, _) in model.iter().take(2000) {
+        for &block in model.keys().take(model.len() - 1) {
             for (at, len) in [(block, 1), (block + 1, 2)] {
                 let extent = Extent { block: FileBlock(at), len, start: start.start, unwritten: false };
                 let refused = extents::insert(volume, h, FIRST_FILE, &mut inode, extent);
@@ -371,8 +371,10 @@ fn extents_across_many_groups_go_piece_by_piece() {
         extents::next_extent(&volume, FIRST_FILE, &volume.read_inode(FIRST_FILE).unwrap(), FileBlock(0));
     let longest = longest.unwrap().unwrap();
     assert!(longest.len > 5000, "{longest:?}");
+    commit(&volume);
     remove(&volume, FIRST_FILE, &mut model, 4000..12_000, 0).unwrap();
     compare(&volume, FIRST_FILE, &model);
+    commit(&volume);
     let inode = volume.read_inode(FIRST_FILE).unwrap();
     assert!(extents::credits_for_remove(&volume, &inode) < 30);
     remove(&volume, FIRST_FILE, &mut model, 0..u32::MAX, 20).unwrap();

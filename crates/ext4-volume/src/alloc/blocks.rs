@@ -91,10 +91,10 @@ impl Allocator {
             }
             effort.loads -= 1;
         }
-        let first_free = state.first_free;
+        self.load(volume, nr, &mut state)?;
+        let GroupState { busy: Some(busy), first_free, .. } = &mut *state else { return Ok(None) };
         let in_group = self.sb.blocks_in_group(nr);
-        let busy = self.busy(volume, nr, &mut state)?;
-        let found = match choose(busy, first_free, from.min(in_group), in_group, want) {
+        let found = match choose(busy, *first_free, from.min(in_group), in_group, want) {
             Choice::Run(run) => run,
             Choice::Longest(run) => {
                 group.longest.store(run.len() as u32, Ordering::Release);
@@ -105,8 +105,8 @@ impl Allocator {
             }
         };
         bits::set(busy, found.clone());
-        if found.start == first_free {
-            state.first_free = found.end;
+        if found.start == *first_free {
+            *first_free = bits::next_clear(busy, found.end..in_group).unwrap_or(in_group);
         }
         let len = found.len() as u32;
         group.free.fetch_sub(len, Ordering::AcqRel);

@@ -109,16 +109,16 @@ impl Allocator {
         Ok(buffer)
     }
 
-    /// The group's busy bitmap, loaded at first use.
+    /// Loads the group's busy bitmap at first use.
     ///
     /// # Errors
     /// A bitmap that breaks a rule; the device's.
-    pub(super) fn busy<'a>(
+    pub(super) fn load(
         &self,
         volume: &Volume,
         nr: GroupNr,
-        state: &'a mut GroupState,
-    ) -> Result<&'a mut [u8], VolumeError> {
+        state: &mut GroupState,
+    ) -> Result<(), VolumeError> {
         if state.busy.is_none() {
             let mut busy = vec![0; self.sb.block_size() as usize].into_boxed_slice();
             self.initial_bitmap(nr, &mut busy);
@@ -140,16 +140,17 @@ impl Allocator {
             let group = self.group(nr);
             group.free.store(free, Ordering::Release);
             group.loaded.store(true, Ordering::Release);
+            state.first_free = bits::next_clear(&busy, 0..in_group).unwrap_or(in_group);
             state.busy = Some(busy);
         }
-        Ok(state.busy.as_deref_mut().unwrap_or_default())
+        Ok(())
     }
 
     /// The group's block bitmap for a change; one that was never written is written in full first. `table` is
     /// the descriptor's block.
     ///
     /// # Errors
-    /// As [`Allocator::busy`]; the journal's.
+    /// As [`Allocator::load`]; the journal's.
     pub(super) fn block_bitmap_for_change(
         &self,
         volume: &Volume,
@@ -158,7 +159,7 @@ impl Allocator {
         state: &mut GroupState,
         table: &Arc<Buffer>,
     ) -> Result<Arc<Buffer>, VolumeError> {
-        self.busy(volume, nr, state)?;
+        self.load(volume, nr, state)?;
         if !self.has_flag(state, GroupFlags::BLOCK_UNINIT) {
             return self.block_bitmap(volume, nr, state);
         }
@@ -168,7 +169,7 @@ impl Allocator {
             let in_group = self.sb.blocks_in_group(nr);
             (in_group - bits::count_set(bytes, 0..in_group), block_bitmap_checksum(&self.sb, bytes))
         })?;
-        // `busy` has checked that the count is not below `free`; above it, blocks would be free twice.
+        // `load` has checked that the count is not below `free`; above it, blocks would be free twice.
         let counted = std::mem::replace(&mut state.descriptor.free_blocks, free);
         self.free_on_disk.fetch_sub(u64::from(counted - free), Ordering::AcqRel);
         state.descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
