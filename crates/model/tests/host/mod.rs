@@ -1,7 +1,7 @@
 //! A directory of the running kernel behind the door, so that Linux itself judges the model.
 //!
 //! Every inode that was ever seen is held open by its number with `O_PATH`; those without a name are
-//! let go when nobody retains them.
+//! let go when nobody retains them. [`HostFs::by_name`] holds directories only.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
@@ -25,6 +25,8 @@ struct Held {
 #[derive(Default)]
 struct Inner {
     held: BTreeMap<Ino, Held>,
+    /// Where the inodes that are not held open were last found.
+    names: BTreeMap<Ino, (Ino, Vec<u8>)>,
     /// Real time from which on, and the time it stands for.
     times: Vec<(Timestamp, Timestamp)>,
 }
@@ -33,6 +35,8 @@ struct Inner {
 pub(crate) struct HostFs {
     root: Ino,
     keep_times: bool,
+    /// Inodes other than directories are found again by name.
+    by_name: bool,
     inner: Mutex<Inner>,
 }
 
@@ -64,15 +68,26 @@ impl HostFs {
         rustix::process::umask(Mode::empty());
         let fd = fs::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let root = Ino(fs::fstat(&fd).unwrap().st_ino);
-        let inner = Inner { held: BTreeMap::from([(root, Held { fd, retained: 1 })]), times: Vec::new() };
-        Self { root, keep_times, inner: Mutex::new(inner) }
+        let held = BTreeMap::from([(root, Held { fd, retained: 1 })]);
+        let inner = Inner { held, ..Inner::default() };
+        Self { root, keep_times, by_name: false, inner: Mutex::new(inner) }
+    }
+
+    /// The tree below `path`, for more inodes than a process may hold open: names that were seen must stay.
+    #[allow(dead_code, reason = "for the tests of engines")]
+    pub(crate) fn by_name(path: &Path) -> Self {
+        Self { by_name: true, ..Self::new(path, false) }
     }
 
     /// The descriptor of an inode.
     fn fd(&self, ino: Ino) -> Result<OwnedFd> {
         let inner = self.inner.lock().unwrap();
-        let held = inner.held.get(&ino).ok_or(Errno::NOENT)?;
-        Ok(rustix::io::fcntl_dupfd_cloexec(&held.fd, 0)?)
+        if let Some(held) = inner.held.get(&ino) {
+            return Ok(rustix::io::fcntl_dupfd_cloexec(&held.fd, 0)?);
+        }
+        let (dir, name) = inner.names.get(&ino).ok_or(Errno::NOENT)?.clone();
+        drop(inner);
+        self.find(dir, &name)
     }
 
     fn path(fd: &OwnedFd) -> String {
@@ -98,6 +113,17 @@ impl HostFs {
         let ino = Ino(fs::fstat(&fd)?.st_ino);
         self.inner.lock().unwrap().held.entry(ino).or_insert(Held { fd, retained: 0 });
         self.getattr(ino)
+    }
+
+    /// As [`HostFs::hold`] of what `name` leads to.
+    fn hold_name(&self, dir: Ino, name: &[u8], fd: OwnedFd) -> Result<Attr> {
+        let stat = fs::fstat(&fd)?;
+        if !self.by_name || kind_of(stat.st_mode) == FileKind::Directory {
+            return self.hold(fd);
+        }
+        drop(fd);
+        self.inner.lock().unwrap().names.insert(Ino(stat.st_ino), (dir, name.to_vec()));
+        self.getattr(Ino(stat.st_ino))
     }
 
     /// Lets go of an inode without a name and without a retain.
@@ -200,7 +226,7 @@ impl FileSystem for HostFs {
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.hold(self.find(dir, name)?)
+        self.hold_name(dir, name, self.find(dir, name)?)
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
@@ -286,7 +312,7 @@ impl FileSystem for HostFs {
             })?;
             let fd = self.find(dir, name)?;
             self.finish_new(cx, &fd, perm)?;
-            self.hold(fd).map(drop)
+            self.hold_name(dir, name, fd).map(drop)
         })?;
         self.lookup(dir, name)
     }
