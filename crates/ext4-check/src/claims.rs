@@ -51,6 +51,8 @@ pub(crate) struct Claims {
     /// Groups in which something other than the groups' own metadata has blocks.
     with_data: Vec<bool>,
     runs: Vec<(u64, u64, Owner)>,
+    /// Owners that may still be looked up: each look walks all runs.
+    lookups: u32,
 }
 
 impl Claims {
@@ -61,6 +63,7 @@ impl Claims {
             bits: vec![None; sb.groups() as usize],
             with_data: vec![false; sb.groups() as usize],
             runs: Vec::new(),
+            lookups: 1000,
         }
     }
 
@@ -89,7 +92,10 @@ impl Claims {
             *word |= mask;
             block += take;
         }
-        if let Some(conflict) = &mut conflict {
+        if let Some(conflict) = &mut conflict
+            && self.lookups > 0
+        {
+            self.lookups -= 1;
             conflict.owner = self.owner(conflict.block);
         }
         self.runs.push((start.0, end, owner));

@@ -1,5 +1,6 @@
 //! What would repair a problem.
 
+use onggi_disk_format::ext4::InodeFlags;
 use onggi_disk_format::{DiskBlock, InodeNr};
 
 /// A single change of the volume. Bitmaps and counts are recomputed after every other change.
@@ -9,6 +10,8 @@ pub(crate) enum Fix {
     Superblock,
     /// Recompute a group descriptor's checksum, taking nothing in the group as never written.
     Group(u32),
+    /// Forget the journal on another device.
+    InternalJournal,
     /// Empty the log without replaying it.
     EmptyLog,
     /// Recompute an inode's checksum.
@@ -17,6 +20,10 @@ pub(crate) enum Fix {
     ClearInode(InodeNr),
     /// Give the inode a deletion time.
     DeletionTime(InodeNr),
+    /// Clear the field that once named a fragment.
+    FragmentAddress(InodeNr),
+    /// Clear flags.
+    ClearFlags(InodeNr, InodeFlags),
     /// Forget the inode's blocks.
     ResetMap(InodeNr),
     /// Recompute an extent block's checksum.

@@ -53,12 +53,7 @@ fn journal_map(volume: &Volume<'_>, nr: InodeNr) -> Result<JournalMap, CheckErro
     if inode.kind() != FileType::Regular || inode.links_count == 0 {
         return Err(broken("it is no regular file"));
     }
-    // A tree cannot have more nodes than the volume has blocks, else it has a loop.
-    let mut left = sb.blocks_count();
-    let mapping = mapping::map(volume, nr, &inode, &mut |_| {
-        left = left.saturating_sub(1);
-        left > 0
-    })?;
+    let mapping = mapping::map_alone(volume, nr, &inode)?;
     if let Some(fault) = mapping.faults.first() {
         return Err(broken(&fault.what));
     }

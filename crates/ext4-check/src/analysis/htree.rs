@@ -6,6 +6,7 @@ use onggi_disk_format::ext4::htree::{DxNode, HtreeError};
 use onggi_disk_format::{FileBlock, InodeNr};
 
 use super::Analysis;
+use super::mapping::Run;
 use crate::CheckError;
 use crate::fix::Fix;
 use crate::report::{Code, Place};
@@ -49,7 +50,12 @@ impl Analysis<'_, '_> {
             return Ok(plain);
         }
         let (dir, seed) = (directory.nr, directory.seed);
-        let blocks = directory.runs.last().map_or(0, |run| run.end() as usize);
+        let blocks = directory.runs.last().map_or(0, Run::end);
+        let present: u64 = directory.runs.iter().map(|run| u64::from(run.len)).sum();
+        if blocks != present || blocks > self.volume.sb.blocks_count() {
+            // Holes are reported elsewhere.
+            return Ok(plain);
+        }
         let Some(place) = directory.locate(0) else { return Ok(plain) };
         let block = self.volume.read(place, 1)?;
         let root = match DxNode::parse_root(&block, seed) {
@@ -70,7 +76,7 @@ impl Analysis<'_, '_> {
             self.bad_index(dir, 0, &HtreeError::Levels(info.levels));
             return Ok(plain);
         }
-        let mut walk = Walk { dir, index, seed, roles: vec![None; blocks] };
+        let mut walk = Walk { dir, index, seed, roles: vec![None; blocks as usize] };
         if let Some(slot) = walk.roles.first_mut() {
             *slot = Some(Role::Index);
         }

@@ -1,13 +1,13 @@
 //! The inode tables: every inode, its blocks and its attributes.
 
 use onggi_disk_format::ext4::{
-    Compat, FileType, GroupDescriptor, GroupFlags, Incompat, Inode, InodeFlags, Superblock, inode,
+    Compat, FileType, GroupDescriptor, GroupFlags, Incompat, Inode, InodeFlags, RoCompat, Superblock, inode,
     inode_seed, superblock,
 };
 use onggi_disk_format::{DiskBlock, GroupNr, InodeNr};
 
 use super::directories::Directory;
-use super::mapping::{self, Mapping};
+use super::mapping::{self, Mapping, Run};
 use super::{Analysis, Record};
 use crate::claims::{Owner, set_from};
 use crate::fix::Fix;
@@ -16,6 +16,10 @@ use crate::{CheckError, Pass};
 
 /// Blocks of a table read at once.
 const CHUNK: u32 = 64;
+
+/// Flags of features that a volume past [`Volume::open`](crate::volume::Volume::open) does not have.
+const FOREIGN_FLAGS: InodeFlags =
+    InodeFlags::INLINE_DATA.union(InodeFlags::ENCRYPT).union(InodeFlags::CASEFOLD).union(InodeFlags::IMAGIC);
 
 impl Analysis<'_, '_> {
     /// Scans every inode table and compares the inode bitmaps with it.
@@ -128,13 +132,27 @@ impl Analysis<'_, '_> {
         self.add_record(nr, inode.kind(), inode.links_count, false);
         let record = self.records.len() - 1;
         if let Some(what) = contradiction(sb, nr, inode) {
-            let fix = if inode.kind() == FileType::Unknown {
-                (!reserved).then_some(Fix::ClearInode(nr))
+            let fix = if inode.kind() == FileType::Unknown || [3, 4, 6, 9, 10].contains(&nr.0) {
+                Some(Fix::ClearInode(nr))
             } else {
                 inode.flags.contains(InodeFlags::INDEX).then_some(Fix::Unindex(nr))
             };
             self.problem(Code::Inode, place, what, fix);
             self.records[record].broken = inode.kind() == FileType::Unknown && !reserved;
+        }
+        let foreign = inode.flags.intersects(FOREIGN_FLAGS);
+        if foreign {
+            let what = "has flags of features that the volume lacks";
+            self.problem(Code::Inode, place, what, Some(Fix::ClearFlags(nr, FOREIGN_FLAGS)));
+        }
+        let large = inode.kind() == FileType::Regular || sb.incompat().contains(Incompat::LARGEDIR);
+        if bytes[0x6c..0x70] != [0; 4] && !large {
+            let what = "i_size_high is not zero";
+            self.problem(Code::Inode, place, what, Some(Fix::Size(nr, inode.size)));
+        }
+        if bytes[0x70..0x74] != [0; 4] {
+            let what = "i_obso_faddr is not zero";
+            self.problem(Code::Inode, place, what, Some(Fix::FragmentAddress(nr)));
         }
         if inode.flags.contains(InodeFlags::EA_INODE) && sb.incompat().contains(Incompat::EA_INODE) {
             let stored = u64::from(inode.ctime.sec as u32) << 32 | inode.version & 0xffff_ffff;
@@ -152,7 +170,7 @@ impl Analysis<'_, '_> {
         }
         let mut units = attribute_units;
         if has_blocks(sb, nr, inode, attribute_units) {
-            let mapping = self.map(nr, inode)?;
+            let (mapping, readable) = self.map(nr, inode)?;
             units += mapping.blocks() * u64::from(sb.block_size() / 512);
             // What recovery will free may be freed in part already, and names nobody.
             let dying = inode.links_count == 0 && self.orphans.contains(&nr);
@@ -160,7 +178,7 @@ impl Analysis<'_, '_> {
                 self.check_size(nr, inode, &mapping)?;
             }
             if inode.kind() == FileType::Directory && !dying {
-                self.add_directory(record, inode, mapping);
+                self.add_directory(record, inode, readable);
             }
         } else if inode.kind() == FileType::Symlink {
             self.check_short_symlink(nr, inode);
@@ -178,8 +196,8 @@ impl Analysis<'_, '_> {
         Ok(())
     }
 
-    /// Collects and claims an inode's blocks.
-    fn map(&mut self, nr: InodeNr, inode: &Inode) -> Result<Mapping, CheckError> {
+    /// Collects and claims an inode's blocks. Those of a directory that may be read come too.
+    fn map(&mut self, nr: InodeNr, inode: &Inode) -> Result<(Mapping, Vec<Run>), CheckError> {
         let (owner, place) = (Owner::Inode(nr), Place::Inode(nr));
         let volume = self.volume;
         let mapping = mapping::map(volume, nr, inode, &mut |block| {
@@ -188,10 +206,17 @@ impl Analysis<'_, '_> {
         for fault in &mapping.faults {
             self.problem(fault.code, place, fault.what.clone(), Some(fault.fix.clone()));
         }
+        let is_dir = inode.kind() == FileType::Directory;
+        let mut readable = Vec::new();
         for run in &mapping.runs {
-            self.claim(run.start, u64::from(run.len), owner, Code::DoubleClaim, place);
+            let len = u64::from(run.len);
+            let alone = self.claim(run.start, len, owner, Code::DoubleClaim, place);
+            if is_dir && (alone || self.shared_blocks >= len) {
+                self.shared_blocks -= if alone { 0 } else { len };
+                readable.push(*run);
+            }
         }
-        Ok(mapping)
+        Ok((mapping, readable))
     }
 
     fn check_size(&mut self, nr: InodeNr, inode: &Inode, mapping: &Mapping) -> Result<(), CheckError> {
@@ -214,7 +239,12 @@ impl Analysis<'_, '_> {
                 let page = (4096 / block_size).max(1);
                 let least = if (last + 1).is_multiple_of(page) { last / page * page } else { last };
                 let past = written.is_some() && inode.size < least * block_size;
-                if past && !inode.flags.contains(InodeFlags::VERITY) {
+                let most = largest_size(&self.volume.sb, inode);
+                if inode.size > most {
+                    let what = format!("{} bytes, at most {most} can be mapped", inode.size);
+                    let end = mapping.end() * block_size;
+                    self.problem(Code::Size, place, what, Some(Fix::Size(nr, end)));
+                } else if past && !inode.flags.contains(InodeFlags::VERITY) {
                     let what = format!("{} bytes, but block {last} is written", inode.size);
                     self.problem(Code::Size, place, what, Some(Fix::Size(nr, (last + 1) * block_size)));
                 }
@@ -256,7 +286,7 @@ impl Analysis<'_, '_> {
         Ok(())
     }
 
-    fn add_directory(&mut self, record: usize, inode: &Inode, mapping: Mapping) {
+    fn add_directory(&mut self, record: usize, inode: &Inode, runs: Vec<Run>) {
         let sb = &self.volume.sb;
         let nr = self.records[record].nr;
         let hashed = inode.flags.contains(InodeFlags::INDEX);
@@ -267,7 +297,7 @@ impl Analysis<'_, '_> {
         self.records[record].directory = Some(self.directories.len() as u32);
         let seed = inode_seed(sb.csum_seed(), nr, inode.generation);
         let seed = sb.has_metadata_csum().then_some(seed);
-        self.directories.push(Directory::new(nr, seed, hashed, mapping.runs));
+        self.directories.push(Directory::new(nr, seed, hashed, runs));
     }
 
     /// The resize inode's double-indirect block points to the reserved descriptor blocks, each of which
@@ -403,14 +433,16 @@ fn contradiction(sb: &Superblock, nr: InodeNr, inode: &Inode) -> Option<String> 
     if kind == FileType::Unknown && nr >= sb.first_inode() {
         return Some(format!("i_mode {:#o} names no file type", inode.mode));
     }
-    if inode.flags.contains(InodeFlags::INLINE_DATA) {
-        return Some("has inline data on a volume without that feature".into());
-    }
     if inode.flags.contains(InodeFlags::INDEX) && kind != FileType::Directory {
         return Some("is indexed, but no directory".into());
     }
     if inode.flags.contains(InodeFlags::EXTENTS) && !sb.incompat().contains(Incompat::EXTENTS) {
         return Some("has extents on a volume without that feature".into());
+    }
+    // The boot loader's inode 5 may hold data; these may not.
+    let idle = [3, 4, 6, 9, 10].contains(&nr.0) && !is_special(sb, nr);
+    if idle && (inode.size != 0 || inode.blocks != 0) {
+        return Some("is reserved, and yet has a size or blocks".into());
     }
     let special =
         matches!(kind, FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket);
@@ -418,6 +450,26 @@ fn contradiction(sb: &Superblock, nr: InodeNr, inode: &Inode) -> Option<String> 
         return Some("is neither file nor directory, and yet has a size or extents".into());
     }
     (inode.size >> 63 != 0).then(|| format!("i_size {} is past 2^63", inode.size))
+}
+
+/// Files that no directory names.
+pub(super) fn is_special(sb: &Superblock, nr: InodeNr) -> bool {
+    let raw = sb.raw();
+    let quota = sb.ro_compat().contains(RoCompat::QUOTA)
+        && [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), raw.s_prj_quota_inum.get()]
+            .contains(&nr.0);
+    quota || sb.journal_inode() == Some(nr) || sb.orphan_file() == Some(nr)
+}
+
+/// The largest size that the inode's kind of map can reach.
+fn largest_size(sb: &Superblock, inode: &Inode) -> u64 {
+    let block_size = u64::from(sb.block_size());
+    if inode.flags.contains(InodeFlags::EXTENTS) {
+        return (block_size << 32) - 1;
+    }
+    let per_block = block_size / 4;
+    let blocks = 12 + per_block + per_block.pow(2) + per_block.pow(3);
+    (blocks * block_size).min((block_size << 32) - 1)
 }
 
 fn acl_lies_on_volume(sb: &Superblock, inode: &Inode) -> bool {

@@ -1,7 +1,7 @@
 //! Superblock, group descriptors, and where the groups' metadata lies.
 
 use onggi_disk_format::ext4::group::GroupError;
-use onggi_disk_format::ext4::{GroupDescriptor, Incompat};
+use onggi_disk_format::ext4::{Compat, GroupDescriptor, Incompat};
 use onggi_disk_format::{DiskBlock, GroupNr};
 
 use super::Analysis;
@@ -35,6 +35,13 @@ impl Analysis<'_, '_> {
 
     fn check_journal(&mut self) -> Result<(), CheckError> {
         let sb = &self.volume.sb;
+        let raw = sb.raw();
+        let internal = sb.journal_inode().is_some();
+        let elsewhere = raw.s_journal_dev != 0 || raw.s_journal_uuid != [0; 16];
+        if sb.compat().contains(Compat::HAS_JOURNAL) && (!internal || elsewhere) {
+            let fix = internal.then_some(Fix::InternalJournal);
+            self.problem(Code::Journal, Place::Journal, "the journal seems to be on another device", fix);
+        }
         if sb.journal_inode().is_none() {
             return Ok(());
         }

@@ -1,9 +1,10 @@
 //! The tree as a whole: ways to the root, names and link counts.
 
+use onggi_disk_format::FileBlock;
 use onggi_disk_format::ext4::{FileType, RoCompat, superblock};
-use onggi_disk_format::{FileBlock, InodeNr};
 
 use super::Analysis;
+use super::inodes::is_special;
 use crate::Pass;
 use crate::fix::Fix;
 use crate::report::{Code, Place};
@@ -87,7 +88,7 @@ impl Analysis<'_, '_> {
             let record = self.records[index].clone();
             let nr = record.nr;
             let reserved = nr < sb.first_inode() && nr != superblock::ROOT_INODE;
-            if reserved || record.value.is_some() || self.is_special(nr) {
+            if reserved || record.value.is_some() || is_special(sb, nr) {
                 continue;
             }
             let place = Place::Inode(nr);
@@ -98,7 +99,6 @@ impl Analysis<'_, '_> {
                 let fix = (!record.broken).then_some(Fix::Reconnect(nr));
                 self.problem(Code::Disconnected, place, "in use, but no directory names it", fix);
             } else if record.links == 0 && nameless {
-                // An orphaned directory still names itself and its parent.
                 if !self.orphans.contains(&nr) {
                     let what = "in use without a link, and no orphan";
                     self.problem(Code::Unlinked, place, what, Some(Fix::ClearInode(nr)));
@@ -112,15 +112,5 @@ impl Analysis<'_, '_> {
                 self.problem(Code::LinkCount, place, what, Some(Fix::Links(nr, links)));
             }
         }
-    }
-
-    /// Files that no directory names.
-    fn is_special(&self, nr: InodeNr) -> bool {
-        let sb = &self.volume.sb;
-        let raw = sb.raw();
-        let quota = sb.ro_compat().contains(RoCompat::QUOTA)
-            && [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), raw.s_prj_quota_inum.get()]
-                .contains(&nr.0);
-        quota || sb.journal_inode() == Some(nr) || sb.orphan_file() == Some(nr)
     }
 }

@@ -1,5 +1,7 @@
 //! Extent trees and block maps: which blocks a file has.
 
+use std::collections::HashSet;
+
 use onggi_disk_format::ext4::{Extent, ExtentNode, Inode, InodeFlags, extent, inode_seed};
 use onggi_disk_format::{DiskBlock, InodeNr};
 
@@ -53,6 +55,12 @@ impl Mapping {
     pub(crate) fn end(&self) -> u64 {
         self.runs.last().map_or(0, Run::end)
     }
+}
+
+/// Collects the blocks of an inode without claiming them. A node is read once.
+pub(crate) fn map_alone(volume: &Volume<'_>, nr: InodeNr, inode: &Inode) -> Result<Mapping, CheckError> {
+    let mut seen = HashSet::new();
+    map(volume, nr, inode, &mut |block| seen.insert(block))
 }
 
 struct Walk<'a, 'd> {

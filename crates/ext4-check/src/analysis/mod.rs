@@ -55,6 +55,9 @@ pub(crate) struct Analysis<'a, 'd> {
     /// By ascending number.
     pub(crate) records: Vec<Record>,
     directories: Vec<Directory>,
+    /// Directory blocks with two owners that may still be read: else one block could be read for every
+    /// inode there is.
+    shared_blocks: u64,
     attribute_blocks: BTreeMap<DiskBlock, AttributeBlock>,
     /// An inode for every attribute whose value lies in one.
     value_users: Vec<InodeNr>,
@@ -84,6 +87,7 @@ pub(crate) fn analyse(volume: &Volume<'_>, progress: &dyn Fn(Progress)) -> Resul
         claims: Claims::new(&volume.sb),
         records: Vec::new(),
         directories: Vec::new(),
+        shared_blocks: volume.sb.blocks_count(),
         attribute_blocks: BTreeMap::new(),
         value_users: Vec::new(),
         orphans: HashSet::new(),

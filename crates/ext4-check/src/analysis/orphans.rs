@@ -43,11 +43,7 @@ impl Analysis<'_, '_> {
             return Ok(());
         };
         let seed = inode_seed(sb.csum_seed(), file, inode.generation);
-        let mut left = sb.blocks_count();
-        let mapping = mapping::map(self.volume, file, &inode, &mut |_| {
-            left = left.saturating_sub(1);
-            left > 0
-        })?;
+        let mapping = mapping::map_alone(self.volume, file, &inode)?;
         let mut listed = Vec::new();
         for run in &mapping.runs {
             for ahead in 0..u64::from(run.len) {

@@ -21,6 +21,14 @@ pub(super) fn apply(volume: &mut Volume<'_>, look: &Outcome, fix: &Fix) -> Resul
             Ok(true)
         }
         Fix::Group(group) => reset_group(volume, GroupNr(group)),
+        Fix::InternalJournal => {
+            volume.sb.update(|raw| {
+                raw.s_journal_dev.set(0);
+                raw.s_journal_uuid = [0; 16];
+            })?;
+            volume.write_superblock()?;
+            Ok(true)
+        }
         Fix::EmptyLog => empty_log(volume),
         Fix::InodeChecksum(nr) => edit_bytes(volume, look, nr, |_, _| ()),
         Fix::ClearInode(nr) => edit_bytes(volume, look, nr, |_, bytes| bytes.fill(0)),
@@ -28,6 +36,8 @@ pub(super) fn apply(volume: &mut Volume<'_>, look: &Outcome, fix: &Fix) -> Resul
             let now = volume.sb.raw().s_wtime.get().max(1);
             edit(volume, look, nr, |inode| inode.dtime = if inode.links_count == 0 { now } else { 0 })
         }
+        Fix::FragmentAddress(nr) => edit_bytes(volume, look, nr, |_, bytes| bytes[0x70..0x74].fill(0)),
+        Fix::ClearFlags(nr, flags) => edit(volume, look, nr, |inode| inode.flags.remove(flags)),
         Fix::ResetMap(nr) => edit(volume, look, nr, forget_blocks),
         Fix::ExtentChecksum(place, seed) => {
             edit_block(volume, place, |block| extent::set_checksum(block, seed).is_ok())
@@ -123,11 +133,7 @@ pub(super) fn blocks_of(
     nr: InodeNr,
     inode: &Inode,
 ) -> Result<mapping::Mapping, CheckError> {
-    let mut left = volume.sb.blocks_count();
-    mapping::map(volume, nr, inode, &mut |_| {
-        left = left.saturating_sub(1);
-        left > 0
-    })
+    mapping::map_alone(volume, nr, inode)
 }
 
 fn forget_blocks(inode: &mut Inode) {

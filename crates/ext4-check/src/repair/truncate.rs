@@ -1,5 +1,7 @@
 //! Cutting a file's blocks to its size.
 
+use std::collections::HashSet;
+
 use onggi_disk_format::ext4::extent::{self, Entries};
 use onggi_disk_format::ext4::{Extent, ExtentNode, InodeFlags, inode_seed};
 use onggi_disk_format::{DiskBlock, FileBlock, InodeNr};
@@ -102,6 +104,7 @@ fn cut_extent(extent: &Extent, keep: u64) -> Option<Extent> {
 
 fn cut_map(volume: &Volume<'_>, i_block: &mut [u8; 60], keep: u64) -> Result<(), CheckError> {
     let per_block = volume.block_size() as u64 / 4;
+    let mut seen = HashSet::new();
     for (index, slot) in i_block.chunks_exact_mut(4).enumerate() {
         let index = index as u64;
         if index < DIRECT {
@@ -112,7 +115,7 @@ fn cut_map(volume: &Volume<'_>, i_block: &mut [u8; 60], keep: u64) -> Result<(),
         }
         let level = (index - DIRECT + 1) as u32;
         let first = DIRECT + (1..level).map(|level| per_block.pow(level)).sum::<u64>();
-        cut_indirect(volume, slot, first, level, keep)?;
+        cut_indirect(volume, slot, first, level, keep, &mut seen)?;
     }
     Ok(())
 }
@@ -123,19 +126,20 @@ fn cut_indirect(
     first: u64,
     level: u32,
     keep: u64,
+    seen: &mut HashSet<DiskBlock>,
 ) -> Result<(), CheckError> {
     if first >= keep {
         slot.fill(0);
         return Ok(());
     }
     let place = DiskBlock(u64::from(u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]])));
-    if place.0 == 0 || level == 0 || !volume.sb.contains_blocks(place, 1) {
+    if place.0 == 0 || level == 0 || !volume.sb.contains_blocks(place, 1) || !seen.insert(place) {
         return Ok(());
     }
     let span = (volume.block_size() as u64 / 4).pow(level - 1);
     let mut block = volume.read(place, 1)?;
     for (index, slot) in block.chunks_exact_mut(4).enumerate() {
-        cut_indirect(volume, slot, first + index as u64 * span, level - 1, keep)?;
+        cut_indirect(volume, slot, first + index as u64 * span, level - 1, keep, seen)?;
     }
     volume.write(place, &block)
 }

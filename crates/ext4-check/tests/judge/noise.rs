@@ -38,19 +38,13 @@ fn noise_never_panics() {
         }
         let clean = image.bytes();
         let metadata = metadata_blocks(&image, &clean);
-        let (mut repaired, rounds) = (0, 300);
+        let rounds: u64 = std::env::var("NOISE").map_or(300, |text| text.parse().unwrap());
+        let mut repaired = 0;
         for seed in 0..rounds {
-            let mut noise = Noise(seed);
+            // Seeds are far apart, so that their first numbers are too.
+            let mut noise = Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut bytes = clean.clone();
-            for _ in 0..=noise.next(6) {
-                let block = metadata[noise.next(metadata.len() as u64) as usize];
-                let at = block * 1024 + noise.next(1024) as usize;
-                bytes[at] = match noise.next(3) {
-                    0 => 0,
-                    1 => noise.next(256) as u8,
-                    _ => bytes[at] ^ (1 << noise.next(8)),
-                };
-            }
+            scatter(&mut noise, &mut bytes, &metadata);
             let device = MemoryDevice::from_bytes(&bytes);
             let before = check(&device, Mode::ReadOnly, &|_| ());
             assert!(device.to_bytes() == bytes, "seed {seed}: a look changed the volume");
@@ -62,6 +56,50 @@ fn noise_never_panics() {
         }
         println!("{recipe:?}: {repaired} of {rounds} clean in the end");
         assert!(repaired > rounds as usize / 3, "{repaired}");
+    }
+}
+
+/// Changes up to seven bytes of the metadata.
+fn scatter(noise: &mut Noise, bytes: &mut [u8], metadata: &[usize]) {
+    for _ in 0..=noise.next(6) {
+        let block = metadata[noise.next(metadata.len() as u64) as usize];
+        let at = block * 1024 + noise.next(1024) as usize;
+        bytes[at] = match noise.next(3) {
+            0 => 0,
+            1 => noise.next(256) as u8,
+            _ => bytes[at] ^ (1 << noise.next(8)),
+        };
+    }
+}
+
+/// What e2fsck calls broken, this check calls broken too.
+#[test]
+fn e2fsck_sees_no_more() {
+    let rounds: u64 = std::env::var("NOISE").map_or(60, |text| text.parse().unwrap());
+    for recipe in
+        [&["-b", "1024", "-O", "^metadata_csum"][..], &["-b", "1024", "-O", "^extent,^64bit,^metadata_csum"]]
+    {
+        let Some(image) = Image::make("8M", recipe) else { return };
+        if !image.mounted(FILL) {
+            return;
+        }
+        let clean = image.bytes();
+        let metadata = metadata_blocks(&image, &clean);
+        let mut failures = Vec::new();
+        for seed in 0..rounds {
+            let mut noise = Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut bytes = clean.clone();
+            scatter(&mut noise, &mut bytes, &metadata);
+            image.restore(&bytes);
+            let (judged, said) = image.e2fsck_output();
+            if judged != 0 && image.check(Mode::ReadOnly).is_ok_and(|report| report.is_clean()) {
+                if let Ok(keep) = std::env::var("NOISE_KEEP") {
+                    std::fs::write(format!("{keep}/{seed}.img"), &bytes).unwrap();
+                }
+                failures.push(format!("seed {seed}: e2fsck says {judged}: {said}"));
+            }
+        }
+        assert!(failures.is_empty(), "{recipe:?}: {} missed\n{}", failures.len(), failures.join("\n"));
     }
 }
 
