@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use onggi_disk_format::ext4::FileType;
-use onggi_vfs::{Attr, Context, Errno, Ino, SetAttr, StatFs};
+use onggi_disk_format::ext4::{FileType, Inode as DiskInode, Time};
+use onggi_vfs::{Attr, Context, Errno, Ino, SetAttr, StatFs, Timestamp};
 
 use crate::core::{disk_time, door_time};
 use crate::error::through_the_door;
@@ -33,10 +33,10 @@ impl Ext4 {
             rdev: if is_device { disk.device() } else { (0, 0) },
             size: if inode.is_dir() { disk.size } else { state.size },
             blocks: disk.blocks + state.delayed.count() * (self.block_size() / 512),
-            atime: door_time(disk.atime),
-            mtime: door_time(disk.mtime),
-            ctime: door_time(disk.ctime),
-            crtime: door_time(disk.crtime),
+            atime: kept(disk, disk.atime),
+            mtime: kept(disk, disk.mtime),
+            ctime: kept(disk, disk.ctime),
+            crtime: if keeps_all_times(disk) { door_time(disk.crtime) } else { Timestamp::default() },
             block_size: self.volume.block_size(),
         })
     }
@@ -115,7 +115,21 @@ impl Ext4 {
     }
 }
 
-fn set_fields(disk: &mut onggi_disk_format::ext4::Inode, cx: &Context, changes: &SetAttr) {
+/// Whether the inode has room for nanoseconds, late years and its creation time.
+fn keeps_all_times(disk: &DiskInode) -> bool {
+    disk.extra_isize >= 24
+}
+
+/// A time as the inode will still have it after a mount.
+fn kept(disk: &DiskInode, time: Time) -> Timestamp {
+    if keeps_all_times(disk) {
+        door_time(time)
+    } else {
+        Timestamp { sec: time.sec.min(i64::from(i32::MAX)), nsec: 0 }
+    }
+}
+
+fn set_fields(disk: &mut DiskInode, cx: &Context, changes: &SetAttr) {
     if let Some(perm) = changes.perm {
         disk.mode = disk.mode & !0o7777 | perm & 0o7777;
     }

@@ -14,6 +14,8 @@ pub(crate) struct Limits {
     pub(crate) block_size: u64,
     /// Inodes of 128 bytes: seconds of 32 bits and no nanoseconds.
     pub(crate) old_inodes: bool,
+    /// Times before 2310: later ones e2fsck takes for the work of an old kernel and mends.
+    pub(crate) early: bool,
     /// Names to make, about.
     pub(crate) entries: usize,
 }
@@ -139,7 +141,9 @@ impl Grower<'_> {
     fn time(&mut self) -> Timestamp {
         let sec = match self.random.below(4) {
             0 => -(self.random.below(1 << 31) as i64),
-            1 if !self.limits.old_inodes => (1 << 31) + self.random.below(12_000_000_000) as i64,
+            1 if !self.limits.old_inodes => {
+                (1 << 31) + self.random.below(if self.limits.early { 8 } else { 12 } * 1_000_000_000) as i64
+            }
             _ => self.random.below(1 << 31) as i64,
         };
         let nsec = if self.limits.old_inodes { 0 } else { self.random.below(1_000_000_000) as u32 };

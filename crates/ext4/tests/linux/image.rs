@@ -67,6 +67,19 @@ impl Image {
         Some(image)
     }
 
+    /// Holding these bytes, with holes for zeroes.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        use std::os::unix::fs::FileExt as _;
+        let image = Self::empty(bytes.len() as u64);
+        let file = std::fs::File::options().write(true).open(&image.path).expect("the image");
+        for (index, piece) in bytes.chunks(1 << 16).enumerate() {
+            if piece.iter().any(|&byte| byte != 0) {
+                file.write_all_at(piece, (index << 16) as u64).expect("write");
+            }
+        }
+        image
+    }
+
     /// A copy with holes where the original has them.
     pub(crate) fn copy(&self) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -115,6 +128,11 @@ impl Image {
     pub(crate) fn needs_recovery(&self) -> bool {
         self.dumpe2fs().contains("needs_recovery")
     }
+
+    /// What is in the journal, as debugfs tells it.
+    pub(crate) fn logdump(&self) -> String {
+        run("debugfs", &["-R", "logdump", text(&self.path)]).expect("debugfs")
+    }
 }
 
 fn cannot_mount() -> Option<String> {
@@ -150,9 +168,18 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if let Err(why) = run("umount", &[text(self.at.path())]) {
-            let _ = writeln!(std::io::stderr(), "{why}");
-            let _ = run("umount", &["-l", text(self.at.path())]);
+        // A child that another test is just starting may hold a descriptor for a moment.
+        for _ in 0..200 {
+            match run("umount", &[text(self.at.path())]) {
+                Ok(_) => return,
+                Err(why) if why.contains("busy") => std::thread::sleep(std::time::Duration::from_millis(50)),
+                Err(why) => {
+                    let _ = writeln!(std::io::stderr(), "{why}");
+                    break;
+                }
+            }
         }
+        let _ = writeln!(std::io::stderr(), "{}: detached", self.at.path().display());
+        let _ = run("umount", &["-l", text(self.at.path())]);
     }
 }

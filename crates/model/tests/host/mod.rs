@@ -66,7 +66,7 @@ impl HostFs {
     /// that its stamps can be told apart.
     pub(crate) fn new(path: &Path, keep_times: bool) -> Self {
         rustix::process::umask(Mode::empty());
-        let fd = fs::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let fd = fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let root = Ino(fs::fstat(&fd).unwrap().st_ino);
         let held = BTreeMap::from([(root, Held { fd, retained: 1 })]);
         let inner = Inner { held, ..Inner::default() };
@@ -97,7 +97,7 @@ impl HostFs {
     /// Opens the contents of a regular file or a directory.
     fn open(&self, ino: Ino, flags: OFlags) -> Result<OwnedFd> {
         let fd = self.fd(ino)?;
-        Ok(fs::open(Self::path(&fd), flags | OFlags::LARGEFILE, Mode::empty())?)
+        Ok(fs::open(Self::path(&fd), flags | OFlags::LARGEFILE | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Opens a regular file; `EISDIR` for a directory, `other` for anything else.
@@ -140,7 +140,8 @@ impl HostFs {
 
     fn find(&self, dir: Ino, name: &[u8]) -> Result<OwnedFd> {
         let dir = self.fd(dir)?;
-        Ok(fs::openat(&dir, OsStr::from_bytes(name), OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?)
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(fs::openat(&dir, OsStr::from_bytes(name), flags, Mode::empty())?)
     }
 
     /// The inode that a name may be about to lose.
@@ -265,7 +266,7 @@ impl FileSystem for HostFs {
                     // ftruncate(2) to the same size stamps mtime, truncate(2) does not.
                     FileKind::Regular if size == old.size => {}
                     FileKind::Regular => {
-                        fs::ftruncate(&fs::open(Self::path(&fd), OFlags::WRONLY, Mode::empty())?, size)?;
+                        fs::ftruncate(self.open(ino, OFlags::WRONLY)?, size)?;
                     }
                     FileKind::Directory => return Err(Errno::ISDIR.into()),
                     _ => return Err(Errno::INVAL.into()),
@@ -321,9 +322,9 @@ impl FileSystem for HostFs {
         let dir = self.fd(dir)?;
         let attr = self.change(cx, || {
             let mode = Mode::from_raw_mode(u32::from(perm));
-            let flags = OFlags::TMPFILE | OFlags::RDWR;
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let file = Self::as_group(cx, || fs::openat(&dir, ".", flags, mode))?;
-            let fd = fs::open(Self::path(&file), OFlags::PATH, Mode::empty())?;
+            let fd = fs::open(Self::path(&file), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
             self.finish_new(cx, &fd, perm)?;
             self.hold(fd)
         })?;
