@@ -12,6 +12,7 @@ use onggi_vfs::{Errno, Ino, Timestamp};
 use parking_lot::Mutex;
 
 use crate::error::through_the_door;
+use crate::file::readahead::ReadAhead;
 use crate::flusher::Flusher;
 use crate::inode::{Inode, InodeTable, State};
 use crate::options::MountOptions;
@@ -27,6 +28,7 @@ pub struct Ext4 {
     /// One rename between directories at a time, so that no two of them close a loop.
     pub(crate) renames: Mutex<()>,
     pub(crate) flusher: Flusher,
+    pub(crate) read_ahead: ReadAhead,
     /// Set by a read-only mount and by unmount.
     pub(crate) read_only: AtomicBool,
     /// Counts up through the generations of new inodes.
@@ -51,6 +53,7 @@ impl Ext4 {
         Self {
             inodes: InodeTable::new(usize::try_from(options.cache_bytes / 8192).unwrap_or(usize::MAX)),
             flusher: Flusher::new(pages.budget_bytes()),
+            read_ahead: ReadAhead::default(),
             pages,
             orphans,
             renames: Mutex::new(()),

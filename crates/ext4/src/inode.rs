@@ -31,8 +31,17 @@ pub(crate) struct Inode {
     /// Where the last read ended, and how many pages the next sequential one reads ahead.
     pub(crate) read_end: AtomicU64,
     pub(crate) read_window: AtomicU64,
+    pub(crate) prefetch: Prefetch,
     retains: AtomicU64,
     errors: Mutex<WriteErrors>,
+}
+
+/// Pages that the read-ahead thread is about to fill.
+#[derive(Default)]
+pub(crate) struct Prefetch {
+    pub(crate) range: Mutex<Option<std::ops::Range<u64>>>,
+    /// Held while they are being filled: a reader who needs one of them waits here.
+    pub(crate) under_way: Mutex<()>,
 }
 
 /// What changes about an inode.
@@ -75,6 +84,7 @@ impl Inode {
             queued: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             read_window: AtomicU64::new(0),
+            prefetch: Prefetch::default(),
             retains: AtomicU64::new(0),
             errors: Mutex::new(WriteErrors::default()),
             state: RwLock::new(State {

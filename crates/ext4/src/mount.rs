@@ -15,7 +15,7 @@ use onggi_disk_format::ext4::{Compat, Incompat, RawSuperblock, RoCompat, Superbl
 use onggi_disk_format::{FileBlock, GroupNr, InodeNr};
 use onggi_ext4_volume::alloc::Allocator;
 use onggi_ext4_volume::extents::{self, Mapping};
-use onggi_ext4_volume::{Place, Volume, VolumeError};
+use onggi_ext4_volume::{BlockRun, Place, Volume, VolumeError};
 use onggi_jbd2::{Buffers, Journal, JournalMap, Settings};
 use onggi_vfs::Timestamp;
 
@@ -68,7 +68,10 @@ impl Ext4 {
         let ext4 = Arc::new(Self::new(volume, options, orphans, overhead, now));
         if !ext4.options.read_only {
             ext4.finish_orphans(&found, now)?;
-            if ext4.options.background {
+        }
+        if ext4.options.background {
+            ext4.start_read_ahead();
+            if !ext4.options.read_only {
                 ext4.start_flusher();
             }
         }
@@ -77,6 +80,7 @@ impl Ext4 {
 
     /// Everything home, the journal empty, the superblock clean. The second call finds nothing to do.
     pub(crate) fn leave_clean(&self) -> Result<(), VolumeError> {
+        self.stop_read_ahead();
         if self.read_only.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -159,7 +163,8 @@ fn open_volume(
 ) -> Result<(Volume, bool), MountError> {
     let mut volume = bare_volume(device, superblock, options)?;
     let Some(nr) = volume.sb.journal_inode() else { return Ok((volume, false)) };
-    let map = journal_map(&volume, nr)?;
+    let runs = journal_runs(&volume, nr)?;
+    let map = JournalMap::new(runs.iter().map(|run| (run.start, run.len)).collect());
     let (block_size, blocks) = (volume.block_size(), volume.sb.blocks_count());
     let mut replayed = false;
     if volume.sb.incompat().contains(Incompat::RECOVER) {
@@ -176,6 +181,7 @@ fn open_volume(
     if options.read_only {
         return Ok((volume, replayed));
     }
+    volume.alloc.protect(&runs);
     let settings = Settings {
         checksum_v3: volume.sb.has_metadata_csum(),
         sixty_four_bit: volume.sb.incompat().contains(Incompat::BIT64),
@@ -197,7 +203,7 @@ fn bare_volume(
 }
 
 /// Where the journal's blocks lie.
-fn journal_map(volume: &Volume, nr: InodeNr) -> Result<JournalMap, MountError> {
+fn journal_runs(volume: &Volume, nr: InodeNr) -> Result<Vec<BlockRun>, MountError> {
     let inode = volume.read_inode(nr)?;
     let blocks = u32::try_from(inode.size / u64::from(volume.block_size()))
         .map_err(|_| VolumeError::corrupt("journal", Place::Inode(nr), "it has 2^32 blocks or more"))?;
@@ -212,10 +218,10 @@ fn journal_map(volume: &Volume, nr: InodeNr) -> Result<JournalMap, MountError> {
             );
         };
         let len = len.min(blocks - at);
-        runs.push((start, len));
+        runs.push(BlockRun { start, len });
         at += len;
     }
-    Ok(JournalMap::new(runs))
+    Ok(runs)
 }
 
 /// Marks the volume as in use, durably, before anything is committed to its journal.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::file::{Eviction, FilePages, PAGE_SIZE};
 
 /// Spare pages kept for reuse, so that a cache at its budget allocates nothing.
-const SPARE_PAGES: usize = 1024;
+const SPARE_PAGES: usize = 4096;
 
 /// The budget that all files of a volume share.
 pub struct PageCache {

@@ -1,6 +1,6 @@
 //! The pages of one file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -46,7 +46,21 @@ pub struct FilePages {
     cache: Arc<PageCache>,
     me: Weak<FilePages>,
     block_size: usize,
-    pages: RwLock<BTreeMap<u64, Slot>>,
+    pages: RwLock<Table>,
+}
+
+/// Every cached page, and which of them are dirty.
+#[derive(Default)]
+struct Table {
+    slots: BTreeMap<u64, Slot>,
+    dirty: BTreeSet<u64>,
+}
+
+impl Table {
+    fn remove(&mut self, page: u64) -> Option<Slot> {
+        self.dirty.remove(&page);
+        self.slots.remove(&page)
+    }
 }
 
 impl FilePages {
@@ -57,7 +71,7 @@ impl FilePages {
             cache: Arc::clone(cache),
             me: Weak::clone(me),
             block_size: (block_size as usize).min(PAGE_SIZE),
-            pages: RwLock::new(BTreeMap::new()),
+            pages: RwLock::new(Table::default()),
         })
     }
 
@@ -66,7 +80,7 @@ impl FilePages {
         let pages = self.pages.read();
         let mut done = 0;
         for (page, at, from, take) in pieces(pos, buf.len()) {
-            let Some(slot) = pages.get(&page) else { break };
+            let Some(slot) = pages.slots.get(&page) else { break };
             slot.referenced.store(true, Ordering::Relaxed);
             buf[from..from + take].copy_from_slice(&slot.data[at..at + take]);
             done += take;
@@ -77,7 +91,7 @@ impl FilePages {
     /// Whether a page is cached.
     #[must_use]
     pub fn contains(&self, page: u64) -> bool {
-        self.pages.read().contains_key(&page)
+        self.pages.read().slots.contains_key(&page)
     }
 
     /// The first run of pages within `range` that is not cached.
@@ -85,7 +99,7 @@ impl FilePages {
     pub fn first_missing(&self, range: Range<u64>) -> Option<Range<u64>> {
         let pages = self.pages.read();
         let mut start = range.start;
-        for (&page, _) in pages.range(range.clone()) {
+        for (&page, _) in pages.slots.range(range.clone()) {
             if page > start {
                 return Some(start..page);
             }
@@ -100,7 +114,7 @@ impl FilePages {
         {
             let mut pages = self.pages.write();
             for (page, data) in filled {
-                if let std::collections::btree_map::Entry::Vacant(vacant) = pages.entry(page) {
+                if let std::collections::btree_map::Entry::Vacant(vacant) = pages.slots.entry(page) {
                     vacant.insert(Slot::new(data));
                     added.push(page);
                 } else {
@@ -126,16 +140,20 @@ impl FilePages {
     fn change(&self, pos: u64, len: usize, mut put: impl FnMut(&mut [u8], usize)) {
         let (mut added, mut dirtied) = (Vec::new(), 0);
         {
-            let mut pages = self.pages.write();
+            let mut table = self.pages.write();
+            let Table { slots, dirty } = &mut *table;
             for (page, at, from, take) in pieces(pos, len) {
-                let slot = pages.entry(page).or_insert_with(|| {
+                let slot = slots.entry(page).or_insert_with(|| {
                     added.push(page);
                     let whole = take == PAGE_SIZE;
                     Slot::new(if whole { self.cache.take_page() } else { self.cache.take_zeroed() })
                 });
                 put(&mut Arc::make_mut(&mut slot.data)[at..at + take], from);
                 slot.referenced.store(true, Ordering::Relaxed);
-                dirtied += usize::from(slot.dirty == 0);
+                if slot.dirty == 0 {
+                    dirty.insert(page);
+                    dirtied += 1;
+                }
                 slot.dirty |= self.mask(at, take);
             }
         }
@@ -155,14 +173,14 @@ impl FilePages {
         let mut dropped = 0;
         {
             let mut pages = self.pages.write();
-            let numbers: Vec<u64> = pages.range(first..last).map(|(&page, _)| page).collect();
+            let numbers: Vec<u64> = pages.slots.range(first..last).map(|(&page, _)| page).collect();
             for page in numbers {
                 let start = page * PAGE_SIZE as u64;
                 let (from, to) = (pos.max(start), end.min(start + PAGE_SIZE as u64));
-                let slot = pages.get_mut(&page).expect("listed under the same lock");
+                let slot = pages.slots.get_mut(&page).expect("listed under the same lock");
                 let was_dirty = slot.dirty != 0;
                 if to - from == PAGE_SIZE as u64 && !slot.in_flight {
-                    let slot = pages.remove(&page).expect("listed under the same lock");
+                    let slot = pages.remove(page).expect("listed under the same lock");
                     self.cache.recycle(slot.data);
                     dropped += 1;
                     cleaned += usize::from(was_dirty);
@@ -174,7 +192,10 @@ impl FilePages {
                 if inner < inner_end {
                     slot.dirty &= !self.mask(inner, inner_end - inner);
                 }
-                cleaned += usize::from(was_dirty && slot.dirty == 0);
+                if was_dirty && slot.dirty == 0 {
+                    pages.dirty.remove(&page);
+                    cleaned += 1;
+                }
             }
         }
         self.cache.cleaned(cleaned);
@@ -186,9 +207,11 @@ impl FilePages {
     pub fn take_dirty(&self, range: Range<u64>, max: usize) -> Vec<DirtyPage> {
         let mut taken = Vec::new();
         {
-            let mut pages = self.pages.write();
-            for (&page, slot) in pages.range_mut(range) {
-                if slot.dirty == 0 || slot.in_flight {
+            let mut table = self.pages.write();
+            let Table { slots, dirty } = &mut *table;
+            for &page in dirty.range(range) {
+                let slot = slots.get_mut(&page).expect("a dirty page is cached");
+                if slot.in_flight {
                     continue;
                 }
                 taken.push(DirtyPage { page, blocks: slot.dirty, data: Arc::clone(&slot.data) });
@@ -197,6 +220,9 @@ impl FilePages {
                 if taken.len() == max {
                     break;
                 }
+            }
+            for taken in &taken {
+                dirty.remove(&taken.page);
             }
         }
         self.cache.cleaned(taken.len());
@@ -207,7 +233,7 @@ impl FilePages {
     pub fn written(&self, taken: impl IntoIterator<Item = u64>) {
         let mut pages = self.pages.write();
         for page in taken {
-            if let Some(slot) = pages.get_mut(&page) {
+            if let Some(slot) = pages.slots.get_mut(&page) {
                 slot.in_flight = false;
             }
         }
@@ -218,11 +244,15 @@ impl FilePages {
     pub fn untake(&self, taken: &[DirtyPage]) {
         let mut dirtied = 0;
         {
-            let mut pages = self.pages.write();
-            for dirty in taken {
-                if let Some(slot) = pages.get_mut(&dirty.page) {
-                    dirtied += usize::from(slot.dirty == 0);
-                    slot.dirty |= dirty.blocks;
+            let mut table = self.pages.write();
+            let Table { slots, dirty } = &mut *table;
+            for taken in taken {
+                if let Some(slot) = slots.get_mut(&taken.page) {
+                    if slot.dirty == 0 {
+                        dirty.insert(taken.page);
+                        dirtied += 1;
+                    }
+                    slot.dirty |= taken.blocks;
                     slot.in_flight = false;
                 }
             }
@@ -233,31 +263,31 @@ impl FilePages {
     /// Whether any page of the range is dirty.
     #[must_use]
     pub fn is_dirty(&self, range: Range<u64>) -> bool {
-        self.pages.read().range(range).any(|(_, slot)| slot.dirty != 0)
+        self.pages.read().dirty.range(range).next().is_some()
     }
 
     /// Whether the page differs from the device or is on its way there.
     #[must_use]
     pub fn is_dirty_or_in_flight(&self, page: u64) -> bool {
-        self.pages.read().get(&page).is_some_and(|slot| slot.dirty != 0 || slot.in_flight)
+        self.pages.read().slots.get(&page).is_some_and(|slot| slot.dirty != 0 || slot.in_flight)
     }
 
     /// Drops every page, dirty or not: the file is gone.
     pub fn clear(&self) {
         let pages = std::mem::take(&mut *self.pages.write());
-        self.cache.cleaned(pages.values().filter(|slot| slot.dirty != 0).count());
-        self.cache.removed(pages.len());
+        self.cache.cleaned(pages.dirty.len());
+        self.cache.removed(pages.slots.len());
     }
 
     pub(crate) fn evict(&self, page: u64) -> Eviction {
         let slot = {
             // The hand may meet a file whose lock its own caller waits for: skip rather than wait.
             let Some(mut pages) = self.pages.try_write() else { return Eviction::Keep };
-            match pages.get(&page) {
+            match pages.slots.get(&page) {
                 None => return Eviction::Gone,
                 Some(slot) if slot.dirty != 0 || slot.in_flight => return Eviction::Keep,
                 Some(slot) if slot.referenced.swap(false, Ordering::Relaxed) => return Eviction::Keep,
-                Some(_) => pages.remove(&page),
+                Some(_) => pages.remove(page),
             }
         };
         if let Some(slot) = slot {

@@ -2,6 +2,7 @@
 
 pub(crate) mod range;
 pub(crate) mod read;
+pub(crate) mod readahead;
 pub(crate) mod sync;
 pub(crate) mod truncate;
 pub(crate) mod write;

@@ -17,6 +17,8 @@ use crate::inode::Inode;
 
 /// Pages of one request to the device, at most.
 const LONGEST_FILL: u64 = 256;
+/// Pages that the read-ahead thread fills at once, at most.
+const LONGEST_WINDOW: u64 = 1024;
 /// Pages the first sequential read reads ahead.
 const FIRST_WINDOW: u64 = 32;
 
@@ -30,14 +32,19 @@ impl Ext4 {
         let len = buf.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let buf = &mut buf[..len];
         let ahead = self.window(inode, offset, len);
+        let end = (offset + len as u64).div_ceil(PAGE);
         let mut done = 0;
         loop {
             done += inode.pages.read(offset + done as u64, &mut buf[done..]);
             if done == len {
+                self.prefetch(inode, end, ahead, size);
                 return Ok(len);
             }
             let first = (offset + done as u64) / PAGE;
-            let wanted = (offset + len as u64).div_ceil(PAGE) + ahead;
+            if self.wait_for_prefetch(inode, first) {
+                continue;
+            }
+            let wanted = end + ahead;
             let range = first..wanted.min(size.div_ceil(PAGE)).min(first + LONGEST_FILL);
             // Somebody else may have filled or the cache dropped them meanwhile: look again.
             if let Some(missing) = inode.pages.first_missing(range) {
@@ -52,7 +59,7 @@ impl Ext4 {
         let window = match (sequential, inode.read_window.load(Ordering::Relaxed)) {
             (false, _) => 0,
             (true, 0) => FIRST_WINDOW,
-            (true, window) => (window * 2).min(LONGEST_FILL),
+            (true, window) => (window * 2).min(LONGEST_WINDOW),
         };
         inode.read_window.store(window, Ordering::Relaxed);
         // A cache that holds little holds no long read-ahead either.
