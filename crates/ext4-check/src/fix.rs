@@ -20,8 +20,8 @@ pub(crate) enum Fix {
     ClearInode(InodeNr),
     /// Give the inode a deletion time.
     DeletionTime(InodeNr),
-    /// Clear the field that once named a fragment.
-    FragmentAddress(InodeNr),
+    /// Clear fields that no feature of the volume uses.
+    UnusedFields(InodeNr),
     /// Clear flags.
     ClearFlags(InodeNr, InodeFlags),
     /// Forget the inode's blocks.

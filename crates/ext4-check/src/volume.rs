@@ -1,12 +1,21 @@
 //! Reading and writing a volume's blocks.
 
 use onggi_block_device::{AlignedBuf, BlockDevice};
-use onggi_disk_format::ext4::{GroupDescriptor, Incompat, RoCompat, Superblock, superblock};
+use onggi_disk_format::ext4::{Compat, GroupDescriptor, Incompat, RoCompat, Superblock, superblock};
 use onggi_disk_format::{DiskBlock, InodeNr};
 
 use crate::CheckError;
 
 /// What this check knows. A volume with anything else is refused.
+const COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES)
+    .union(Compat::ORPHAN_FILE);
 const INCOMPAT: Incompat = Incompat::FILETYPE
     .union(Incompat::RECOVER)
     .union(Incompat::META_BG)
@@ -50,7 +59,8 @@ impl<'d> Volume<'d> {
             Err(superblock::SuperblockError::Checksum { .. }) => (without_checksum(&bytes)?, true),
             Err(error) => return Err(error.into()),
         };
-        let mut unknown = sb.incompat().without(INCOMPAT).names();
+        let mut unknown = sb.compat().without(COMPAT).names();
+        unknown.extend(sb.incompat().without(INCOMPAT).names());
         unknown.extend(sb.ro_compat().without(RO_COMPAT).names());
         if !unknown.is_empty() {
             return Err(CheckError::Unsupported(unknown.join(", ")));

@@ -199,6 +199,12 @@ impl Analysis<'_, '_> {
             let fix = block.set(entry.offset, entry.inode, kind);
             self.problem(Code::EntryType, block.at(), what, Some(fix));
         }
+        let end = entry.offset + dir::ENTRY_HEADER + entry.name.len();
+        if block.bytes[end] != 0 {
+            let what = format!("no zero behind '{}'", text(entry.name));
+            let fix = block.set(entry.offset, entry.inode, kind);
+            self.problem(Code::DotEntries, block.at(), what, Some(fix));
+        }
         if position == 0 {
             if entry.inode != block.dir {
                 let what = format!("'.' names inode {}", entry.inode);

@@ -21,6 +21,9 @@ const CHUNK: u32 = 64;
 const FOREIGN_FLAGS: InodeFlags =
     InodeFlags::INLINE_DATA.union(InodeFlags::ENCRYPT).union(InodeFlags::CASEFOLD).union(InodeFlags::IMAGIC);
 
+/// Reserved inodes that nothing uses, quota files apart.
+const IDLE: [u32; 5] = [3, 4, 6, 9, 10];
+
 impl Analysis<'_, '_> {
     /// Scans every inode table and compares the inode bitmaps with it.
     pub(super) fn check_inodes(&mut self) -> Result<(), CheckError> {
@@ -132,7 +135,7 @@ impl Analysis<'_, '_> {
         self.add_record(nr, inode.kind(), inode.links_count, false);
         let record = self.records.len() - 1;
         if let Some(what) = contradiction(sb, nr, inode) {
-            let fix = if inode.kind() == FileType::Unknown || [3, 4, 6, 9, 10].contains(&nr.0) {
+            let fix = if inode.kind() == FileType::Unknown || IDLE.contains(&nr.0) {
                 Some(Fix::ClearInode(nr))
             } else {
                 inode.flags.contains(InodeFlags::INDEX).then_some(Fix::Unindex(nr))
@@ -145,14 +148,9 @@ impl Analysis<'_, '_> {
             let what = "has flags of features that the volume lacks";
             self.problem(Code::Inode, place, what, Some(Fix::ClearFlags(nr, FOREIGN_FLAGS)));
         }
-        let large = inode.kind() == FileType::Regular || sb.incompat().contains(Incompat::LARGEDIR);
-        if bytes[0x6c..0x70] != [0; 4] && !large {
-            let what = "i_size_high is not zero";
-            self.problem(Code::Inode, place, what, Some(Fix::Size(nr, inode.size)));
-        }
-        if bytes[0x70..0x74] != [0; 4] {
-            let what = "i_obso_faddr is not zero";
-            self.problem(Code::Inode, place, what, Some(Fix::FragmentAddress(nr)));
+        if let Some(field) = unused_field(sb, inode, bytes) {
+            let what = format!("{field} is not zero, which nothing uses");
+            self.problem(Code::Inode, place, what, Some(Fix::UnusedFields(nr)));
         }
         if inode.flags.contains(InodeFlags::EA_INODE) && sb.incompat().contains(Incompat::EA_INODE) {
             let stored = u64::from(inode.ctime.sec as u32) << 32 | inode.version & 0xffff_ffff;
@@ -439,10 +437,8 @@ fn contradiction(sb: &Superblock, nr: InodeNr, inode: &Inode) -> Option<String> 
     if inode.flags.contains(InodeFlags::EXTENTS) && !sb.incompat().contains(Incompat::EXTENTS) {
         return Some("has extents on a volume without that feature".into());
     }
-    // The boot loader's inode 5 may hold data; these may not.
-    let idle = [3, 4, 6, 9, 10].contains(&nr.0) && !is_special(sb, nr);
-    if idle && (inode.size != 0 || inode.blocks != 0) {
-        return Some("is reserved, and yet has a size or blocks".into());
+    if let Some(what) = reserved_contradiction(sb, nr, inode) {
+        return Some(what.into());
     }
     let special =
         matches!(kind, FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket);
@@ -450,6 +446,40 @@ fn contradiction(sb: &Superblock, nr: InodeNr, inode: &Inode) -> Option<String> 
         return Some("is neither file nor directory, and yet has a size or extents".into());
     }
     (inode.size >> 63 != 0).then(|| format!("i_size {} is past 2^63", inode.size))
+}
+
+/// A field that holds something although no feature of the volume uses it.
+fn unused_field(sb: &Superblock, inode: &Inode, bytes: &[u8]) -> Option<&'static str> {
+    let incompat = sb.incompat();
+    let large = inode.kind() == FileType::Regular || incompat.contains(Incompat::LARGEDIR);
+    let fields = [
+        ("i_size_high", 0x6c..0x70, large),
+        ("i_obso_faddr", 0x70..0x74, false),
+        ("l_i_blocks_high", 0x74..0x76, sb.ro_compat().contains(RoCompat::HUGE_FILE)),
+        ("l_i_file_acl_high", 0x76..0x78, incompat.contains(Incompat::BIT64)),
+    ];
+    let stray = |range: std::ops::Range<usize>| bytes[range].iter().any(|&byte| byte != 0);
+    fields.into_iter().find(|(_, range, used)| !used && stray(range.clone())).map(|(field, ..)| field)
+}
+
+/// Reserved inodes that nothing uses are empty. The boot loader's inode 5 may hold data.
+fn reserved_contradiction(sb: &Superblock, nr: InodeNr, inode: &Inode) -> Option<&'static str> {
+    match nr {
+        InodeNr(1) => {
+            let plain = inode.mode == 0
+                && (inode.uid, inode.gid, inode.links_count, inode.dtime) == (0, 0, 0, 0)
+                && inode.file_acl.0 == 0
+                && inode.flags.without(InodeFlags::EXTENTS).is_empty();
+            (!plain).then_some("is the list of bad blocks, and yet a file")
+        }
+        superblock::RESIZE_INODE => (inode.size > largest_size(sb, inode))
+            .then_some("is the resize inode, with a size past every map"),
+        _ if IDLE.contains(&nr.0) && !is_special(sb, nr) => {
+            let empty = inode.size == 0 && inode.blocks == 0 && inode.i_block == [0; 60] && inode.mode == 0;
+            (!empty).then_some("is reserved, and yet in use")
+        }
+        _ => None,
+    }
 }
 
 /// Files that no directory names.

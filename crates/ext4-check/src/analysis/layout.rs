@@ -2,6 +2,7 @@
 
 use onggi_disk_format::ext4::group::GroupError;
 use onggi_disk_format::ext4::{Compat, GroupDescriptor, Incompat};
+use onggi_disk_format::jbd2::{self, JournalSuperblock};
 use onggi_disk_format::{DiskBlock, GroupNr};
 
 use super::Analysis;
@@ -48,6 +49,10 @@ impl Analysis<'_, '_> {
         match replay::journal_superblock(self.volume)? {
             None => {
                 self.problem(Code::Journal, Place::Journal, "the journal's superblock cannot be read", None);
+            }
+            Some((superblock, _)) if !is_known(&superblock) => {
+                let what = "the journal has features that this check does not know";
+                self.problem(Code::Journal, Place::Journal, what, None);
             }
             Some((superblock, _)) if superblock.start() != 0 && !replay::is_needed(self.volume) => {
                 let what = "the log holds transactions, the superblock says that it is empty";
@@ -135,4 +140,8 @@ impl Analysis<'_, '_> {
             self.claim(start, len, owner, code, place);
         }
     }
+}
+
+fn is_known(superblock: &JournalSuperblock) -> bool {
+    superblock.incompat().without(jbd2::Incompat::KNOWN).is_empty() && superblock.ro_compat() == 0
 }

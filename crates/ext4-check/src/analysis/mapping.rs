@@ -112,6 +112,11 @@ impl Walk<'_, '_> {
                 return Ok(());
             }
         };
+        // Two entries at the end of a block may be left for other uses.
+        let room = extent::capacity(bytes.len());
+        if usize::from(node.max) + 2 < room {
+            self.broken(format!("an extent node counts room for {} entries where {room} fit", node.max));
+        }
         let first = node
             .extents()
             .first()

@@ -36,7 +36,11 @@ pub(super) fn apply(volume: &mut Volume<'_>, look: &Outcome, fix: &Fix) -> Resul
             let now = volume.sb.raw().s_wtime.get().max(1);
             edit(volume, look, nr, |inode| inode.dtime = if inode.links_count == 0 { now } else { 0 })
         }
-        Fix::FragmentAddress(nr) => edit_bytes(volume, look, nr, |_, bytes| bytes[0x70..0x74].fill(0)),
+        Fix::UnusedFields(nr) => {
+            edit_bytes(volume, look, nr, |_, bytes| bytes[0x70..0x74].fill(0))?;
+            // What is read without a feature is written back without its part.
+            edit(volume, look, nr, |_| ())
+        }
         Fix::ClearFlags(nr, flags) => edit(volume, look, nr, |inode| inode.flags.remove(flags)),
         Fix::ResetMap(nr) => edit(volume, look, nr, forget_blocks),
         Fix::ExtentChecksum(place, seed) => {

@@ -28,7 +28,12 @@ pub(super) fn apply(volume: &Volume<'_>, look: &Outcome, fix: &Fix) -> Result<bo
         }),
         Fix::SetEntry { place, seed, offset, nr, kind } => edit_block(volume, place, |block| {
             let tail = has_tail(block, seed);
-            dir::replace(block, tail, offset, nr, kind) == Ok(true) && seal(block, seed)
+            let done = dir::replace(block, tail, offset, nr, kind) == Ok(true);
+            if done {
+                let len = usize::from(block[offset + 6]);
+                block[offset + dir::ENTRY_HEADER + len..offset + dir::entry_size(len)].fill(0);
+            }
+            done && seal(block, seed)
         }),
         Fix::Unindex(nr) => unindex(volume, look, nr),
         Fix::Reconnect(nr) => reconnect(volume, look, nr),
