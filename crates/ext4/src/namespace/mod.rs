@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use onggi_disk_format::InodeNr;
 use onggi_disk_format::ext4::FileType;
-use onggi_ext4_volume::Handle;
 use onggi_ext4_volume::dir::{self, Found};
+use onggi_ext4_volume::{Handle, Place, VolumeError};
 use onggi_vfs::{Context, Errno, FileKind, Ino};
 
 use crate::Ext4;
@@ -67,6 +67,17 @@ impl Ext4 {
     /// The inode that a name found stands for.
     pub(crate) fn found(&self, found: Found) -> onggi_vfs::Result<Arc<Inode>> {
         self.load(found.inode)
+    }
+
+    /// Passes where the directory `child`, found in `dir`, says that it lies there: on a broken volume a
+    /// name may lead to `dir` itself or to one above, whose `ops` must not be taken after `dir`'s.
+    fn check_child(&self, dir: &Inode, child: &Inode) -> onggi_vfs::Result<()> {
+        let parent = self.parent(child)?;
+        if child.nr != dir.nr && parent == dir.nr {
+            return Ok(());
+        }
+        let rule = format!("a name in directory {} leads to it, its '..' says {parent}", dir.nr);
+        Err(through_the_door(VolumeError::corrupt("directory", Place::Inode(child.nr), rule)))
     }
 
     /// Stamps a directory whose names changed, and saves it.

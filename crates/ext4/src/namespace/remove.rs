@@ -80,6 +80,7 @@ impl Ext4 {
             if !child.is_dir() {
                 return Err(Errno::NOTDIR.into());
             }
+            self.check_child(&dir, &child)?;
             let _child_ops = child.ops.write();
             if !self.is_empty_dir(&child)? {
                 return Err(Errno::NOTEMPTY.into());

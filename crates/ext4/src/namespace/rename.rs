@@ -88,7 +88,8 @@ impl Ext4 {
     /// Whether `dir` lies below the directory `above`.
     fn is_below(&self, dir: &Arc<Inode>, above: InodeNr) -> onggi_vfs::Result<bool> {
         let mut nr = dir.nr;
-        let mut steps = 0;
+        // A circle comes back to the last inode at which the steps were a power of two.
+        let (mut steps, mut seen) = (0_u64, nr);
         while nr != ROOT_INODE {
             let here = self.load(nr)?;
             nr = self.parent(&here)?;
@@ -96,12 +97,15 @@ impl Ext4 {
                 return Ok(true);
             }
             steps += 1;
-            if steps > self.volume.sb.inodes_count() {
+            if nr == seen {
                 return Err(through_the_door(VolumeError::corrupt(
                     "directory tree",
                     onggi_ext4_volume::Place::Inode(dir.nr),
                     "parents run in a circle",
                 )));
+            }
+            if steps.is_power_of_two() {
+                seen = nr;
             }
         }
         Ok(false)
@@ -114,6 +118,7 @@ impl Ext4 {
             Some(target) if moves_dir && !target.is_dir() => return Err(Errno::NOTDIR.into()),
             Some(target) if !moves_dir && target.is_dir() => return Err(Errno::ISDIR.into()),
             Some(target) if target.is_dir() => {
+                self.check_child(step.to, target)?;
                 let guard = target.ops.write();
                 if !self.is_empty_dir(target)? {
                     return Err(Errno::NOTEMPTY.into());
