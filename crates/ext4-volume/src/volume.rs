@@ -86,7 +86,8 @@ impl Volume {
     /// # Errors
     /// As [`Volume::inode_buffer`].
     pub fn read_ahead_inodes(&self, numbers: impl Iterator<Item = InodeNr>) -> Result<(), VolumeError> {
-        let mut blocks = numbers.map(|nr| Ok(self.inode_place(nr)?.0)).collect::<Result<Vec<_>, VolumeError>>()?;
+        let mut blocks =
+            numbers.map(|nr| Ok(self.inode_place(nr)?.0)).collect::<Result<Vec<_>, VolumeError>>()?;
         blocks.sort_unstable();
         blocks.dedup();
         Ok(self.buffers.read_ahead(&blocks)?)

@@ -10,7 +10,9 @@ use onggi_fault_device::{Fault, Faults};
 use onggi_vfs::{Attr, Errno, FileSystem, Node, OpenFile};
 use support::{CX, NOW, options, volume};
 
-fn faulty() -> (Arc<Faults<Arc<MemoryDevice>>>, Arc<MemoryDevice>, Arc<Ext4>, Attr) {
+type Faulty = Faults<Arc<MemoryDevice>>;
+
+fn faulty() -> (Arc<Faulty>, Arc<MemoryDevice>, Arc<Ext4>, Attr) {
     let device = volume(64 << 20, |_| {});
     let faults = Arc::new(Faults::new(Arc::clone(&device)));
     let fs = Ext4::mount(Arc::clone(&faults) as Arc<dyn BlockDevice>, options(), NOW).unwrap();

@@ -311,8 +311,14 @@ mod tests {
     #[test]
     fn names_of_one_key_come_one_at_a_time() {
         let last = u64::MAX >> (64 - 31 - MINOR_BITS);
-        let mut names =
-            vec![named(0, "a"), named(0, "b"), named(7, "c"), named(7, "d"), named(7, "e"), named(last - 1, "f")];
+        let mut names = vec![
+            named(0, "a"),
+            named(0, "b"),
+            named(7, "c"),
+            named(7, "d"),
+            named(7, "e"),
+            named(last - 1, "f"),
+        ];
         assert_eq!(one_by_one(&mut names, |_| ()), ["a", "b", "c", "d", "e", "f"]);
         // Whoever removes what was listed still gets the rest.
         assert_eq!(one_by_one(&mut names, |names| drop(names.remove(0))), ["a", "b", "c", "d", "e", "f"]);
