@@ -14,6 +14,8 @@ pub(crate) enum Fix {
     InternalJournal,
     /// Empty the log without replaying it.
     EmptyLog,
+    /// Forget the error that stopped the journal.
+    JournalError,
     /// Recompute an inode's checksum.
     InodeChecksum(InodeNr),
     /// Free the inode.

@@ -31,15 +31,15 @@ pub(crate) fn replay(volume: &Volume<'_>) -> Result<Option<Replay>, CheckError> 
     }))
 }
 
-/// The journal's superblock, where it can be read; and where it lies.
+/// The journal's superblock, where it can be read; where it lies; the blocks of its file.
 pub(crate) fn journal_superblock(
     volume: &Volume<'_>,
-) -> Result<Option<(JournalSuperblock, DiskBlock)>, CheckError> {
+) -> Result<Option<(JournalSuperblock, DiskBlock, u32)>, CheckError> {
     let Some(nr) = volume.sb.journal_inode() else { return Ok(None) };
     let Ok(map) = journal_map(volume, nr) else { return Ok(None) };
     let Some(place) = map.locate(0) else { return Ok(None) };
     let block = volume.read(place, 1)?;
-    Ok(JournalSuperblock::parse(&block).ok().map(|superblock| (superblock, place)))
+    Ok(JournalSuperblock::parse(&block).ok().map(|superblock| (superblock, place, map.len())))
 }
 
 fn journal_map(volume: &Volume<'_>, nr: InodeNr) -> Result<JournalMap, CheckError> {

@@ -29,9 +29,19 @@ impl Analysis<'_, '_> {
         for group in self.all_groups() {
             self.claim_group(group);
         }
+        self.check_descriptor_size();
         self.check_journal()?;
         self.progress(Pass::Layout, u64::from(sb.groups()), u64::from(sb.groups()));
         Ok(())
+    }
+
+    /// Without 64-bit descriptors nothing uses the field, but e2fsck refuses a volume that sets it so.
+    fn check_descriptor_size(&mut self) {
+        let size = self.volume.sb.raw().s_desc_size.get();
+        if size != 0 && (size > 1024 || !size.is_power_of_two()) {
+            let what = format!("s_desc_size is {size}, no power of two up to 1024");
+            self.problem(Code::GroupDescriptor, Place::Superblock, what, None);
+        }
     }
 
     fn check_journal(&mut self) -> Result<(), CheckError> {
@@ -50,13 +60,21 @@ impl Analysis<'_, '_> {
             None => {
                 self.problem(Code::Journal, Place::Journal, "the journal's superblock cannot be read", None);
             }
-            Some((superblock, _)) if !is_known(&superblock) => {
+            Some((superblock, ..)) if !is_known(&superblock) => {
                 let what = "the journal has features that this check does not know";
                 self.problem(Code::Journal, Place::Journal, what, None);
             }
-            Some((superblock, _)) if superblock.start() != 0 && !replay::is_needed(self.volume) => {
+            Some((superblock, _, blocks)) if blocks < superblock.maxlen() => {
+                let what = format!("s_maxlen is {}, the file has {blocks} blocks", superblock.maxlen());
+                self.problem(Code::Journal, Place::Journal, what, None);
+            }
+            Some((superblock, ..)) if superblock.start() != 0 && !replay::is_needed(self.volume) => {
                 let what = "the log holds transactions, the superblock says that it is empty";
                 self.problem(Code::JournalNotMarked, Place::Journal, what, Some(Fix::EmptyLog));
+            }
+            Some((superblock, ..)) if superblock.errno() != 0 => {
+                let what = format!("s_errno is {}: the journal was stopped by an error", superblock.errno());
+                self.problem(Code::Journal, Place::Journal, what, Some(Fix::JournalError));
             }
             Some(_) => {}
         }

@@ -30,6 +30,7 @@ pub(super) fn apply(volume: &mut Volume<'_>, look: &Outcome, fix: &Fix) -> Resul
             Ok(true)
         }
         Fix::EmptyLog => empty_log(volume),
+        Fix::JournalError => clear_journal_error(volume),
         Fix::InodeChecksum(nr) => edit_bytes(volume, look, nr, |_, _| ()),
         Fix::ClearInode(nr) => edit_bytes(volume, look, nr, |_, bytes| bytes.fill(0)),
         Fix::DeletionTime(nr) => {
@@ -169,11 +170,21 @@ fn reset_group(volume: &Volume<'_>, group: GroupNr) -> Result<bool, CheckError> 
 }
 
 fn empty_log(volume: &Volume<'_>) -> Result<bool, CheckError> {
-    let Some((mut superblock, place)) = journal_superblock(volume)? else { return Ok(false) };
+    let Some((mut superblock, place, _)) = journal_superblock(volume)? else { return Ok(false) };
     let next = onggi_disk_format::Tid(superblock.sequence().0.wrapping_add(superblock.maxlen()));
     if superblock.set_tail(0, next).is_err() {
         return Ok(false);
     }
+    edit_block(volume, place, |block| {
+        let bytes = superblock.encode();
+        block[..bytes.len()].copy_from_slice(&bytes);
+        true
+    })
+}
+
+fn clear_journal_error(volume: &Volume<'_>) -> Result<bool, CheckError> {
+    let Some((superblock, place, _)) = journal_superblock(volume)? else { return Ok(false) };
+    let Ok(superblock) = superblock.with(|raw| raw.s_errno.set(0)) else { return Ok(false) };
     edit_block(volume, place, |block| {
         let bytes = superblock.encode();
         block[..bytes.len()].copy_from_slice(&bytes);
