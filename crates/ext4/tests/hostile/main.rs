@@ -21,7 +21,7 @@ use support::NOW;
 use watch::{Case, Watched};
 
 /// Seeds for each recipe.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 80;
 /// One case in so many is judged by e2fsck too.
 const SAMPLE: u64 = 8;
 

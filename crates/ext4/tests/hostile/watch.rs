@@ -1,16 +1,16 @@
 //! Runs cases where neither a panic, nor a hang, nor unbounded memory goes unseen.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// Longest time of one step, on a machine that does other work too.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Resident memory over that before the first case.
+/// Resident memory that a step adds at most.
 const RESIDENT: u64 = 256 << 20;
-/// Address space over that before the first case: catches what is asked for and never touched.
+/// Address space that a step adds at most: catches what is asked for and never touched.
 const ADDRESSES: u64 = 1 << 30;
 /// Failures shown; the rest is only counted.
 const SHOWN: usize = 40;
@@ -33,7 +33,6 @@ pub(crate) struct Watched {
     label: String,
     now: Arc<Mutex<Now>>,
     failures: Arc<Mutex<Failures>>,
-    bounds: (u64, u64),
 }
 
 #[derive(Default)]
@@ -56,7 +55,8 @@ impl Watched {
 
     /// Does one step. `None` when it panicked.
     pub(crate) fn step<T>(&mut self, name: &str, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        let started = Instant::now();
+        reset_peak();
+        let (started, before) = (Instant::now(), (memory("VmRSS"), memory("VmPeak")));
         self.now.lock().unwrap().step = Some((format!("{}: {name}", self.label), started));
         let result = catch_unwind(AssertUnwindSafe(|| work(self)));
         self.now.lock().unwrap().step = None;
@@ -70,15 +70,11 @@ impl Watched {
         if took > LIMIT {
             self.fail(format!("{name} takes more than {LIMIT:?}"), format!("{took:?}"));
         }
-        let (resident, addresses) = (memory("VmHWM"), memory("VmPeak"));
-        if resident > self.bounds.0 || addresses > self.bounds.1 {
-            self.fail(
-                format!("{name} takes too much memory"),
-                format!("{} MiB resident, {} MiB of addresses", resident >> 20, addresses >> 20),
-            );
-            // The next step is measured on its own.
-            self.bounds.1 = self.bounds.1.max(addresses);
-            reset_peak();
+        let grown = |line, before: u64| memory(line).saturating_sub(before);
+        let (resident, addresses) = (grown("VmHWM", before.0), grown("VmPeak", before.1));
+        if resident > RESIDENT || addresses > ADDRESSES {
+            let more = format!("{} MiB resident, {} MiB of addresses", resident >> 20, addresses >> 20);
+            self.fail(format!("{name} takes too much memory"), more);
         }
         match result {
             Ok(result) => Some(result),
@@ -105,51 +101,36 @@ pub(crate) fn run(cases: Vec<Case>) {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     hear_panics();
     let count = cases.len();
-    reset_peak();
-    let bounds = (memory("VmRSS") + RESIDENT, memory("VmSize") + ADDRESSES);
-    let queue = Arc::new(Mutex::new(VecDeque::from(cases)));
     let failures = Arc::new(Mutex::new(Failures::default()));
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(2);
-    let slots: Vec<_> = (0..workers).map(|_| Arc::new(Mutex::new(Now::default()))).collect();
-    for slot in &slots {
-        let (queue, failures, slot) = (Arc::clone(&queue), Arc::clone(&failures), Arc::clone(slot));
-        std::thread::spawn(move || {
-            while let Some(case) = next(&queue) {
-                let (now, failures) = (Arc::clone(&slot), Arc::clone(&failures));
-                let mut watched = Watched { label: case.label, now, failures, bounds };
-                let done = catch_unwind(AssertUnwindSafe(|| (case.work)(&mut watched)));
-                if done.is_err() {
-                    let text = PANIC.with(|text| std::mem::take(&mut *text.borrow_mut()));
-                    watched.fail(format!("panic: {text}"), String::new());
-                }
+    // One worker: the process's memory is that of its case.
+    let slot = Arc::new(Mutex::new(Now::default()));
+    let (worker, noted) = (Arc::clone(&slot), Arc::clone(&failures));
+    std::thread::spawn(move || {
+        for case in cases {
+            let (now, failures) = (Arc::clone(&worker), Arc::clone(&noted));
+            let mut watched = Watched { label: case.label, now, failures };
+            let done = catch_unwind(AssertUnwindSafe(|| (case.work)(&mut watched)));
+            if done.is_err() {
+                let text = PANIC.with(|text| std::mem::take(&mut *text.borrow_mut()));
+                watched.fail(format!("panic: {text}"), String::new());
             }
-            slot.lock().unwrap().idle = true;
-        });
-    }
-    let hang = watch(&slots);
+        }
+        worker.lock().unwrap().idle = true;
+    });
+    let hang = watch(&slot);
     report(count, hang.as_deref(), &failures.lock().unwrap());
 }
 
-fn next(queue: &Mutex<VecDeque<Case>>) -> Option<Case> {
-    queue.lock().unwrap().pop_front()
-}
-
-/// Waits for the workers; the step that hangs, if one does.
-fn watch(slots: &[Arc<Mutex<Now>>]) -> Option<String> {
+/// Waits for the worker; the step that hangs, if one does.
+fn watch(slot: &Mutex<Now>) -> Option<String> {
     loop {
         std::thread::sleep(Duration::from_millis(20));
-        let mut idle = 0;
-        for slot in slots {
-            let now = slot.lock().unwrap();
-            idle += usize::from(now.idle);
-            match &now.step {
-                // Slow steps fail by themselves; past this the step is taken to be without an end.
-                Some((step, since)) if since.elapsed() > LIMIT * 4 => return Some(step.clone()),
-                _ => {}
-            }
-        }
-        if idle == slots.len() {
-            return None;
+        let now = slot.lock().unwrap();
+        match &now.step {
+            // Slow steps fail by themselves; past this the step is taken to be without an end.
+            Some((step, since)) if since.elapsed() > LIMIT * 4 => return Some(step.clone()),
+            _ if now.idle => return None,
+            _ => {}
         }
     }
 }
