@@ -129,6 +129,16 @@ const DAMAGE: &[(&str, Code, bool, Plant)] = &[
         let block = descriptors.0 as u32;
         patch.edit_extents(nr, node, |bytes| bytes[20..24].copy_from_slice(&block.to_le_bytes()));
     }),
+    ("a directory that counts one link", Code::LinkCount, true, |patch| {
+        let dir = patch.lookup("many/deep");
+        patch.edit_inode(dir, |inode| inode.links_count = 1);
+    }),
+    ("the error that stopped the journal", Code::Journal, true, |patch| {
+        edit_journal(patch, |bytes| bytes[0x20..0x24].copy_from_slice(&5_u32.to_be_bytes()));
+    }),
+    ("a journal longer than its file", Code::Journal, false, |patch| {
+        edit_journal(patch, |bytes| bytes[0x10] = 0x40);
+    }),
     ("attribute users", Code::AttributeRefcount, true, |patch| {
         let block = shared_attributes(patch);
         patch.edit_attributes(block, |bytes| bytes[4] += 1);
@@ -238,6 +248,18 @@ fn shared_attributes(patch: &mut Patch) -> u64 {
     let nr = patch.lookup("same3");
     let DiskBlock(block) = patch.inode(nr).file_acl;
     block
+}
+
+/// Changes the journal's superblock.
+fn edit_journal(patch: &mut Patch, change: impl FnOnce(&mut [u8])) {
+    let (blocks, _) = patch.blocks(onggi_disk_format::InodeNr(8));
+    let bytes = &mut patch.block(blocks[0])[..1024];
+    change(bytes);
+    if bytes[0x2b] & 0x18 != 0 {
+        bytes[0xfc..0x100].fill(0);
+        let sum = onggi_disk_format::checksum::crc32c(!0, bytes);
+        bytes[0xfc..0x100].copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 #[test]
