@@ -36,9 +36,12 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     first..first + count * factor
 }
 
+/// A recipe's name and its image.
+type Image = (&'static str, Arc<Vec<u8>>);
+
 /// The recipes' images; empty where e2fsprogs is missing.
-fn images() -> &'static [(&'static str, Arc<Vec<u8>>)] {
-    static IMAGES: OnceLock<Vec<(&str, Arc<Vec<u8>>)>> = OnceLock::new();
+fn images() -> &'static [Image] {
+    static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
     IMAGES.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
         let made = |recipe| Some(Arc::new(golden::make(recipe, folder.path())?));
@@ -91,7 +94,7 @@ pub(crate) fn whole_way(watched: &mut Watched, image: &[u8], seed: u64) {
     watched.step("mount read-only and walk", |watched| walk_read_only(watched, &device));
     // A dirty journal was replayed: start anew.
     let device = Arc::new(MemoryDevice::from_bytes(image));
-    let leave = seed % 3 != 0;
+    let leave = !seed.is_multiple_of(3);
     watched.step("mount and change", |watched| mount_and_change(watched, &device, leave));
     watched.step("mount and walk what was left", |watched| walk_read_only(watched, &device));
     watched.step("check what was left", |watched| {
@@ -165,7 +168,8 @@ fn repair(watched: &mut Watched, device: &Arc<MemoryDevice>, seed: u64) {
     watched.step("check what was repaired", |watched| match check(&**device, Mode::ReadOnly, &|_| {}) {
         Ok(again) if again.is_clean() => {}
         Ok(again) => {
-            watched.fail(format!("a repair leaves {}", again.problems[0].code), again.problems[0].to_string())
+            watched
+                .fail(format!("a repair leaves {}", again.problems[0].code), again.problems[0].to_string());
         }
         Err(error) => watched.fail("a repair leaves what cannot be checked".into(), error.to_string()),
     });
@@ -177,7 +181,7 @@ fn repair(watched: &mut Watched, device: &Arc<MemoryDevice>, seed: u64) {
             }
         }
     });
-    if seed % SAMPLE == 0 {
+    if seed.is_multiple_of(SAMPLE) {
         watched.step("e2fsck of what was repaired", |watched| {
             let file = tempfile::NamedTempFile::new().expect("a temporary file");
             support::write_sparse(file.path(), device);
