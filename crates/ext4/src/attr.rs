@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use onggi_disk_format::ext4::xattr::split_name;
 use onggi_disk_format::ext4::{FileType, Inode as DiskInode, Time};
+use onggi_ext4_volume::xattr::{self, SetMode};
+use onggi_ext4_volume::{Handle, VolumeError};
 use onggi_vfs::{Attr, Context, Errno, Ino, SetAttr, StatFs, Timestamp};
 
 use crate::core::{disk_time, door_time};
 use crate::error::through_the_door;
 use crate::inode::Inode;
 use crate::namespace::door_kind;
-use crate::{Atime, Ext4};
+use crate::{Atime, Ext4, acl};
 
 /// Relative access times are never older than this while a file is read.
 const DAY: i64 = 24 * 60 * 60;
@@ -63,12 +66,22 @@ impl Ext4 {
         let changes = &SetAttr { perm, ..*changes };
         if perm.is_some() || uid.is_some() || gid.is_some() {
             // Who may use a file is not left in memory.
-            self.change(2, |h| {
-                let mut state = inode.state.write();
-                set_fields(&mut state.disk, cx, changes);
-                self.save(h, inode.nr, &mut state)
-            })
-            .map_err(through_the_door)?;
+            let _ops = inode.ops.write();
+            let change = || {
+                self.change(xattr::CREDITS + 2, |h| {
+                    let mut state = inode.state.write();
+                    if state.freed {
+                        // It has no attributes to answer with either.
+                        return Ok(());
+                    }
+                    if let Some(perm) = changes.perm {
+                        self.set_list_permissions(h, &inode, &mut state.disk, perm)?;
+                    }
+                    set_fields(&mut state.disk, cx, changes);
+                    self.save(h, inode.nr, &mut state)
+                })
+            };
+            self.with_space(change).map_err(through_the_door)?;
         } else if asked.is_some() || atime.is_some() || mtime.is_some() || crtime.is_some() {
             let mut state = inode.state.write();
             set_fields(&mut state.disk, cx, changes);
@@ -77,6 +90,23 @@ impl Ext4 {
             self.queue(&inode);
         }
         self.attr(&inode)
+    }
+
+    /// Gives the access list of an inode, if it has one, these permission bits.
+    fn set_list_permissions(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        disk: &mut DiskInode,
+        perm: u16,
+    ) -> Result<(), VolumeError> {
+        let Some((index, rest)) = split_name(acl::ACCESS) else { return Ok(()) };
+        let Some(list) = xattr::get(&self.volume, inode.nr, disk, index, rest)? else { return Ok(()) };
+        let changed = acl::with_permissions(&list, perm);
+        if changed == list {
+            return Ok(());
+        }
+        xattr::set(&self.volume, h, inode.nr, disk, index, rest, Some(&changed), SetMode::Replace)
     }
 
     /// Stamps an access, in memory.

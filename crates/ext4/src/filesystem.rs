@@ -14,11 +14,11 @@ use onggi_vfs::{
     SetAttr, StatFs, Whence, WriteErrors, XattrMode,
 };
 
-use crate::Ext4;
 use crate::core::disk_time;
 use crate::error::through_the_door;
 use crate::inode::Inode;
 use crate::namespace::door_kind;
+use crate::{Ext4, acl};
 
 impl Ext4 {
     /// A regular file, for an operation on contents.
@@ -335,11 +335,17 @@ impl Ext4 {
                     return Ok(());
                 }
                 xattr::set(&self.volume, h, inode.nr, &mut state.disk, index, rest, value, mode)?;
+                if name == acl::ACCESS
+                    && let Some(perm) = value.and_then(acl::permissions)
+                {
+                    state.disk.mode = state.disk.mode & !0o777 | perm;
+                }
                 state.disk.ctime = disk_time(cx.now);
                 self.save(h, inode.nr, &mut state)
             })
         });
         result.map_err(|error| match error {
+            VolumeError::Missing if inode.state.read().freed => Errno::NOENT.into(),
             VolumeError::Missing => Errno::NODATA.into(),
             other => through_the_door(other),
         })

@@ -9,6 +9,7 @@
 //! `writeback` → an open journal handle → an inode's `state` → orphans → allocator groups → buffers. See
 //! `docs/LOCKS.md`.
 
+mod acl;
 mod attr;
 mod blocks;
 mod core;

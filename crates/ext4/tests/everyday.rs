@@ -25,7 +25,7 @@ fn an_empty_volume_mounts_and_stays_clean() {
 fn files_survive_an_unmount() {
     let device = volume(64 << 20, |_| {});
     let fs = mount(&device, options());
-    let content: Vec<u8> = (0..3_000_000u32).map(|index| (index * 7 >> 3) as u8).collect();
+    let content: Vec<u8> = (0..3_000_000u32).map(|index| ((index * 7) >> 3) as u8).collect();
     let file = fs.create(&CX, fs.root(), b"file", Node::Regular, 0o640).unwrap();
     for (index, piece) in content.chunks(100_001).enumerate() {
         fs.write(&CX, file.ino, index as u64 * 100_001, piece).unwrap();
@@ -138,4 +138,33 @@ fn many_names_in_one_directory() {
     }
     fs.unmount().unwrap();
     assert_e2fsck_clean(&device);
+}
+
+#[test]
+fn an_access_list_and_the_permission_bits_are_one() {
+    let device = volume(16 << 20, |_| {});
+    let fs = mount(&device, options());
+    let file = fs.create(&CX, fs.root(), b"file", Node::Regular, 0o600).unwrap().ino;
+    // rw- for the owner, rwx for 1234, r-- for the group, at most r-x, nothing for others.
+    let list = |owner: u8, mask: u8, others: u8| {
+        let entries = [(1, owner, u32::MAX), (2, 7, 1234), (4, 4, u32::MAX), (16, mask, u32::MAX)];
+        let mut bytes = vec![2, 0, 0, 0];
+        for (tag, permissions, id) in entries.into_iter().chain([(32, others, u32::MAX)]) {
+            bytes.extend([tag, 0, permissions, 0]);
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    };
+    let name = b"system.posix_acl_access";
+    fs.setxattr(&CX, file, name, &list(6, 5, 0), XattrMode::Set).unwrap();
+    assert_eq!(fs.getattr(file).unwrap().perm, 0o650);
+    let changes = SetAttr { perm: Some(0o4761), ..SetAttr::default() };
+    assert_eq!(fs.setattr(&CX, file, &changes).unwrap().perm, 0o4761);
+    assert_eq!(fs.getxattr(file, name).unwrap(), list(7, 6, 1));
+    fs.unmount().unwrap();
+    assert_e2fsck_clean(&device);
+    let fs = mount(&device, options());
+    assert_eq!((fs.getattr(file).unwrap().perm, fs.getxattr(file, name).unwrap()), (0o4761, list(7, 6, 1)));
+    fs.removexattr(&CX, file, name).unwrap();
+    assert_eq!(fs.getattr(file).unwrap().perm, 0o4761);
 }

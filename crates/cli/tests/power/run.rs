@@ -144,7 +144,7 @@ impl fmt::Display for Tally {
 /// One run, all of which `seed` decides but for the moment of the kill and how the workers take turns.
 pub(crate) fn run(room: &Room, seed: u64) -> Result<Tally, String> {
     let mut random = Random::new(seed);
-    let volume = room.path(*random.pick(&BLOCK_SIZES));
+    let volume = room.path(random.pick::<&str>(&BLOCK_SIZES));
     fs::copy(volume, room.path("cut.img")).map_err(|error| error.to_string())?;
     let options = format!(
         "power-cut={seed},data={},cache={},commit={}",

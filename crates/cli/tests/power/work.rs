@@ -226,9 +226,9 @@ impl Worker {
         let file = File::open(self.path(&name))?;
         let whole = self.random.chance(60);
         if whole {
-            file.sync_all()?
+            file.sync_all()?;
         } else {
-            file.sync_data()?
+            file.sync_data()?;
         }
         self.diary.contents_promised(id, whole);
         Ok(())
