@@ -60,6 +60,7 @@ impl Ext4 {
                 return Err(Errno::FBIG.into());
             }
             let _ops = inode.ops.write();
+            inode.still_used()?;
             self.with_space(|| self.set_size(cx, &inode, size)).map_err(through_the_door)?;
         }
         let SetAttr { perm: asked, uid, gid, size: _, atime, mtime, crtime } = *changes;
@@ -67,13 +68,10 @@ impl Ext4 {
         if perm.is_some() || uid.is_some() || gid.is_some() {
             // Who may use a file is not left in memory.
             let _ops = inode.ops.write();
+            inode.still_used()?;
             let change = || {
                 self.change(xattr::CREDITS + 2, |h| {
                     let mut state = inode.state.write();
-                    if state.freed {
-                        // It has no attributes to answer with either.
-                        return Ok(());
-                    }
                     if let Some(perm) = changes.perm {
                         self.set_list_permissions(h, &inode, &mut state.disk, perm)?;
                     }

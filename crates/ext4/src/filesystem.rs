@@ -172,6 +172,7 @@ impl FileSystem for Ext4 {
         let inode = self.file(ino)?;
         let written = {
             let _ops = inode.ops.write();
+            inode.still_used()?;
             self.write_locked(cx, &inode, offset, data)?
         };
         self.balance(&inode).map_err(through_the_door)?;
@@ -184,6 +185,7 @@ impl FileSystem for Ext4 {
         let inode = self.file(ino)?;
         let written = {
             let _ops = inode.ops.write();
+            inode.still_used()?;
             let end = inode.state.read().size;
             (end, self.write_locked(cx, &inode, end, data)?)
         };
@@ -205,6 +207,7 @@ impl FileSystem for Ext4 {
         }
         let end = offset.checked_add(len).filter(|&end| end <= self.max_file_size()).ok_or(Errno::FBIG)?;
         let _ops = inode.ops.write();
+        inode.still_used()?;
         self.fallocate_locked(cx, &inode, offset..end, mode)
     }
 

@@ -104,6 +104,11 @@ impl Inode {
         })
     }
 
+    /// Passes while the inode is in use; under `ops` it stays so.
+    pub(crate) fn still_used(&self) -> onggi_vfs::Result<()> {
+        if self.state.read().freed { Err(onggi_vfs::Errno::NOENT.into()) } else { Ok(()) }
+    }
+
     pub(crate) fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
     }
