@@ -44,8 +44,12 @@ impl Engine for Subject {
     }
 
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>, String> {
-        let options =
-            MountOptions { data: self.data, background: false, cache_bytes: 8 << 20, ..MountOptions::default() };
+        let options = MountOptions {
+            data: self.data,
+            background: false,
+            cache_bytes: 8 << 20,
+            ..MountOptions::default()
+        };
         let fs = Ext4::mount(device, options, support::NOW).map_err(|error| error.to_string())?;
         Ok(fs)
     }
@@ -62,7 +66,8 @@ impl Engine for Subject {
 
 /// Several seeds, so that a failure names a small one.
 fn cut(subject: &Subject, first_seed: u64, seeds: u64, states: usize) {
-    let (seeds, states) = if std::env::var_os("ONGGI_SOAK").is_some() { (seeds * 20, states * 5) } else { (seeds, states) };
+    let (seeds, states) =
+        if std::env::var_os("ONGGI_SOAK").is_some() { (seeds * 20, states * 5) } else { (seeds, states) };
     let mut total = 0;
     let first_seed = seed_or(first_seed);
     for seed in first_seed..first_seed + seeds {
@@ -96,7 +101,12 @@ fn journaled_data() {
 
 #[test]
 fn without_checksums() {
-    cut(&Subject { block_size: 2048, features: "^metadata_csum,^64bit", data: DataMode::Ordered }, 400, 6, 300);
+    cut(
+        &Subject { block_size: 2048, features: "^metadata_csum,^64bit", data: DataMode::Ordered },
+        400,
+        6,
+        300,
+    );
 }
 
 #[test]
