@@ -55,7 +55,7 @@ show "$onggi" mount "$image" "$dir"
 time_start=$(date +%s.%N)
 show cp -a "$tree" "$dir/tree"
 say "copied $(count "$dir/tree") files in $(echo "$(date +%s.%N) $time_start" | awk '{printf "%.1f", $1 - $2}') s"
-show df -h "$dir"
+show df -h --output=source,size,used,avail,target "$dir"
 
 bold "3. Read it back through the mount, and with no mount at all"
 diff -r --no-dereference "$tree" "$dir/tree" && say "identical through the mount"

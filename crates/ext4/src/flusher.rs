@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -130,22 +131,25 @@ impl Ext4 {
     }
 }
 
-fn run(engine: &Weak<Ext4>, interval: std::time::Duration) {
+fn run(engine: &Weak<Ext4>, interval: Duration) {
+    // However often writers hurry it on, the whole round comes once per interval.
+    let mut due = Instant::now() + interval;
     loop {
         let Some(engine) = engine.upgrade() else { return };
         let timed = {
             let mut signal = engine.flusher.signal.lock();
-            let timed = if signal.stop || signal.hurry {
-                false
-            } else {
-                engine.flusher.wake.wait_for(&mut signal, interval).timed_out()
-            };
+            if !signal.stop && !signal.hurry {
+                engine.flusher.wake.wait_until(&mut signal, due);
+            }
             if signal.stop {
                 return;
             }
             signal.hurry = false;
-            timed
+            Instant::now() >= due
         };
+        if timed {
+            due = Instant::now() + interval;
+        }
         if let Err(error) = engine.background_round(timed) {
             tracing::error!(%error, "background writeback");
             if engine.volume.journal.aborted().is_some() {
