@@ -45,13 +45,13 @@ impl PageCache {
     /// Bytes in pages now.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        (self.pages.load(Ordering::Relaxed) * PAGE_SIZE) as u64
+        (counted(&self.pages) * PAGE_SIZE) as u64
     }
 
     /// Bytes in dirty pages now.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
-        (self.dirty.load(Ordering::Relaxed) * PAGE_SIZE) as u64
+        (counted(&self.dirty) * PAGE_SIZE) as u64
     }
 
     /// A page of unspecified content.
@@ -109,7 +109,7 @@ impl PageCache {
     /// no file's page lock held.
     pub(crate) fn shrink(&self) {
         let mut turns = 2 * self.clock_len();
-        while self.pages.load(Ordering::Relaxed) > self.budget && turns > 0 {
+        while counted(&self.pages) > self.budget && turns > 0 {
             turns -= 1;
             let Some((file, page)) = self.clock.lock().pop_front() else { return };
             let Some(owner) = file.upgrade() else { continue };
@@ -128,10 +128,16 @@ impl PageCache {
     /// their number within the number of live pages.
     fn sweep(&self) {
         let mut clock = self.clock.lock();
-        if clock.len() > 4096 + 2 * self.pages.load(Ordering::Relaxed) {
+        if clock.len() > 4096 + 2 * counted(&self.pages) {
             clock.retain(|(file, page)| file.upgrade().is_some_and(|file| file.contains(*page)));
         }
     }
+}
+
+/// What a counter stands at. Pages are counted outside their file's lock, so that one thread may count a
+/// page out before another has counted it in: for a moment it is below zero.
+fn counted(counter: &AtomicUsize) -> usize {
+    usize::try_from(counter.load(Ordering::Relaxed).cast_signed()).unwrap_or(0)
 }
 
 impl std::fmt::Debug for PageCache {

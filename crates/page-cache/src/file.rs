@@ -97,6 +97,9 @@ impl FilePages {
     /// The first run of pages within `range` that is not cached.
     #[must_use]
     pub fn first_missing(&self, range: Range<u64>) -> Option<Range<u64>> {
+        if range.is_empty() {
+            return None;
+        }
         let pages = self.pages.read();
         let mut start = range.start;
         for (&page, _) in pages.slots.range(range.clone()) {
@@ -358,6 +361,19 @@ mod tests {
         file.write(1024, &[1; 1024]);
         file.write(3000, &[1; 100]);
         assert_eq!(file.take_dirty(0..9, 8)[0].blocks, 0b1110);
+    }
+
+    #[test]
+    #[expect(
+        clippy::reversed_empty_ranges,
+        reason = "a file cut short leaves such a range to who reads ahead"
+    )]
+    fn nothing_is_missing_of_nothing() {
+        let cache = PageCache::new(1 << 20);
+        let file = FilePages::new(&cache, 4096);
+        file.write(0, &[1; 4096]);
+        assert_eq!((file.first_missing(9..2), file.first_missing(3..3)), (None, None));
+        assert_eq!(file.first_missing(0..3), Some(1..3));
     }
 
     #[test]
