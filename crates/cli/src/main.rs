@@ -37,6 +37,11 @@ use commands::{
 use images::Images;
 use report::{At, Complaints, sentence};
 
+/// Pages and blocks come and go in many threads, which the C library's allocator answers with a system call
+/// for every few pages.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A shell's code for a program that a broken pipe ended.
 const BROKEN_PIPE: u8 = 141;
 /// fsck(8): wrong usage, and an operational error.

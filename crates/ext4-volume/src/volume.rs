@@ -11,6 +11,9 @@ use onggi_jbd2::{Buffer, Buffers, Journal};
 use crate::alloc::Allocator;
 use crate::{Place, VolumeError};
 
+/// Blocks of an inode table that are read together.
+const TABLE_STRETCH: u32 = 16;
+
 /// A run of blocks on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRun {
@@ -69,7 +72,21 @@ impl Volume {
     /// An inode number outside the volume; the device's.
     pub fn inode_buffer(&self, nr: InodeNr) -> Result<(Arc<Buffer>, usize), VolumeError> {
         let (block, byte) = self.inode_place(nr)?;
+        if self.buffers.peek(block).is_none() {
+            self.read_ahead_table(nr, block)?;
+        }
         Ok((self.buffers.read(block)?, byte))
+    }
+
+    /// Reads the stretch of the inode table around `block` in one request: inodes of one directory lie
+    /// side by side, and whoever reads one soon reads the others.
+    fn read_ahead_table(&self, nr: InodeNr, block: DiskBlock) -> Result<(), VolumeError> {
+        let Some(location) = self.sb.inode_location(nr) else { return Ok(()) };
+        let first = location.table_block - location.table_block % TABLE_STRETCH;
+        let end = (first + TABLE_STRETCH).min(self.sb.inode_table_blocks());
+        let start = block.0 - u64::from(location.table_block);
+        let stretch: Vec<DiskBlock> = (first..end).map(|index| DiskBlock(start + u64::from(index))).collect();
+        Ok(self.buffers.read_ahead(&stretch)?)
     }
 
     fn inode_place(&self, nr: InodeNr) -> Result<(DiskBlock, usize), VolumeError> {
