@@ -115,11 +115,12 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Commits whatever is running; true when there was something.
-    pub(crate) fn commit_running(&self) -> Result<bool> {
+    /// Makes every change so far durable: the transaction whose commit is under way, then the running one.
+    pub(crate) fn commit_all(&self) -> Result<()> {
+        self.commit(self.volume.journal.durable().next())?;
         match self.volume.journal.running() {
-            Some(tid) => self.commit(tid).map(|()| true),
-            None => Ok(false),
+            Some(tid) => self.commit(tid),
+            None => Ok(()),
         }
     }
 
@@ -129,7 +130,7 @@ impl Ext4 {
         match operation() {
             Err(VolumeError::NoSpace) => {
                 self.drop_preallocations();
-                self.commit_running()?;
+                self.commit_all()?;
                 operation()
             }
             other => other,
@@ -166,15 +167,23 @@ impl Ext4 {
         let (inode, idle) = self
             .inodes
             .get_or_load(nr, || {
+                // An earlier object of this inode may have left changes in a transaction that is not durable.
+                let journal = &self.volume.journal;
+                let newest = journal.running().unwrap_or_else(|| journal.durable().next());
                 let disk = self.volume.read_inode(nr)?;
-                Ok(Inode::new(nr, disk, &self.pages, self.volume.block_size()))
+                // Who has no links and is in use has an object already.
+                if disk.links_count == 0 {
+                    return Err(VolumeError::Missing);
+                }
+                let inode = Inode::new(nr, disk, &self.pages, self.volume.block_size());
+                let mut state = inode.state.write();
+                state.sync_tid = Some(newest);
+                state.datasync_tid = Some(newest);
+                drop(state);
+                Ok(inode)
             })
             .map_err(|error| self.read_error(nr, error))?;
         self.let_go(idle);
-        if inode.state.read().disk.links_count == 0 && !inode.state.read().is_orphan && !inode.is_retained() {
-            self.inodes.remove(&inode);
-            return Err(Errno::NOENT.into());
-        }
         Ok(inode)
     }
 
@@ -185,7 +194,11 @@ impl Ext4 {
             self.volume.inode_buffer(nr).ok().is_some_and(|(buffer, byte)| {
                 buffer.snapshot()[byte..byte + size].iter().all(|&byte| byte == 0)
             });
-        if unused { Errno::NOENT.into() } else { through_the_door(error) }
+        if unused || matches!(error, VolumeError::Missing) {
+            Errno::NOENT.into()
+        } else {
+            through_the_door(error)
+        }
     }
 
     pub(crate) fn let_go(&self, idle: Vec<Arc<Inode>>) {

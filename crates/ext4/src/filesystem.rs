@@ -242,7 +242,9 @@ impl FileSystem for Ext4 {
         }
         let result = self
             .write_all_dirty()
-            .and_then(|()| if self.commit_running()? { Ok(()) } else { Ok(self.volume.device().flush()?) });
+            .and_then(|()| self.commit_all())
+            // A commit that was under way may have flushed before the last data was written.
+            .and_then(|()| Ok(self.volume.device().flush()?));
         result.map_err(|error| match error {
             VolumeError::Journal(error) => onggi_vfs::Error::with_detail(Errno::IO, error),
             other => through_the_door(other),

@@ -21,6 +21,8 @@ const STALL_DIVISOR: u64 = 3;
 
 pub(crate) struct Flusher {
     dirty: Mutex<Vec<Arc<Inode>>>,
+    /// Held from taking the list to having written it.
+    round: Mutex<()>,
     start_bytes: u64,
     stall_bytes: u64,
     signal: Mutex<Signal>,
@@ -38,6 +40,7 @@ impl Flusher {
     pub(crate) fn new(page_budget: u64) -> Self {
         Self {
             dirty: Mutex::new(Vec::new()),
+            round: Mutex::new(()),
             start_bytes: page_budget / START_DIVISOR,
             stall_bytes: page_budget / STALL_DIVISOR,
             signal: Mutex::new(Signal::default()),
@@ -77,6 +80,8 @@ impl Ext4 {
     /// Writes back every file on the list, pages and attributes. The first error comes back after all
     /// have been tried.
     pub(crate) fn write_all_dirty(&self) -> Result<()> {
+        // Whoever comes while a round is under way must find its files written when he is through.
+        let _round = self.flusher.round.lock();
         let list = std::mem::take(&mut *self.flusher.dirty.lock());
         let mut first = Ok(());
         for inode in list {
@@ -92,7 +97,7 @@ impl Ext4 {
     /// Everything that is newer in memory reaches the journal or its place.
     pub(crate) fn write_everything(&self) -> Result<()> {
         self.write_all_dirty()?;
-        self.commit_running().map(|_| ())
+        self.commit_all()
     }
 
     pub(crate) fn start_flusher(self: &Arc<Self>) {
@@ -121,7 +126,7 @@ impl Ext4 {
             self.write_all_dirty()?;
         }
         if timed {
-            self.commit_running()?;
+            self.commit_all()?;
         }
         let pressure = self.volume.journal.log_pressure();
         if pressure.used > pressure.total / 2 {

@@ -88,7 +88,7 @@ impl Ext4 {
         let flushed = self.write_everything();
         self.drop_preallocations();
         flushed?;
-        while self.commit_running()? {}
+        self.commit_all()?;
         let volume = &self.volume;
         volume.journal.close()?;
         let totals = volume.alloc.totals();

@@ -170,3 +170,54 @@ fn a_full_volume_takes_no_more_and_loses_nothing() {
     fs.unmount().unwrap();
     assert_e2fsck_clean(&device);
 }
+
+/// sync() covers what other threads are in the middle of writing back or committing.
+#[test]
+fn sync_waits_for_the_flusher() {
+    use onggi_block_device::BlockDevice;
+    use onggi_fault_device::{CrashPoint, Recorder, Survivors};
+    use std::sync::Arc;
+
+    for round in 0..8u64 {
+        let device = volume(32 << 20, |_| {});
+        let recorder = Arc::new(Recorder::new(Arc::clone(&device)));
+        let base: Arc<dyn BlockDevice> =
+            Arc::new(onggi_block_device::MemoryDevice::from_bytes(&device.to_bytes()));
+        let options = MountOptions { commit_interval: Duration::from_millis(1), ..MountOptions::default() };
+        let slow = Arc::new(support::Slow(Arc::clone(&recorder), Duration::from_micros(400)));
+        let fs = onggi_ext4::Ext4::mount(slow, options, support::NOW).unwrap();
+        let mut random = Random(round);
+        for step in 0..40u64 {
+            let name = format!("f{step}").into_bytes();
+            let ino = fs.create(&CX, fs.root(), &name, Node::Regular, 0o644).unwrap().ino;
+            fs.write(&CX, ino, 0, &vec![step as u8 + 1; 9000]).unwrap();
+            if random.next(4) == 0 {
+                std::thread::sleep(Duration::from_micros(random.next(2000)));
+            }
+            fs.sync().unwrap();
+            recorder.mark(step);
+        }
+        // Nothing but what was flushed survives, cut right behind each acknowledgement.
+        let log = recorder.log();
+        let marks = log.iter().enumerate().filter_map(|(position, event)| match event {
+            onggi_fault_device::Event::Mark(step) => Some((position + 1, *step)),
+            _ => None,
+        });
+        for (position, step) in marks.filter(|(_, step)| step % 7 == round % 7) {
+            let cut = CrashPoint::new(Arc::clone(&base), &log, position).unwrap();
+            let image = cut.image(&Survivors::None).unwrap();
+            let after = onggi_ext4::Ext4::mount(Arc::new(image), support::options(), support::NOW).unwrap();
+            for step in 0..=step {
+                let name = format!("f{step}").into_bytes();
+                let ino = after.lookup(after.root(), &name).expect("acknowledged by sync").ino;
+                let mut bytes = vec![0; 9001];
+                assert_eq!(after.read(&CX, ino, 0, &mut bytes).unwrap(), 9000, "round {round}, file {step}");
+                assert!(
+                    bytes[..9000].iter().all(|&byte| byte == step as u8 + 1),
+                    "round {round}, file {step}"
+                );
+            }
+        }
+        drop(fs);
+    }
+}

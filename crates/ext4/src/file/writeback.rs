@@ -80,7 +80,7 @@ impl Ext4 {
         let mut plan = self.plan(inode, taken);
         if matches!(plan, Err(VolumeError::NoSpace)) {
             self.drop_preallocations();
-            self.commit_running()?;
+            self.commit_all()?;
             plan = self.plan(inode, taken);
         }
         let pieces = plan?;

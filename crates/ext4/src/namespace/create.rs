@@ -86,19 +86,21 @@ impl Ext4 {
                 self.unmake(h, nr, &mut disk)?;
                 return Err(error);
             }
+            let entered = self.enter(h, nr, disk.clone());
             self.volume.write_new_inode(h, nr, &disk)?;
             if kind == FileType::Directory {
                 let mut state = dir.state.write();
                 state.disk.links_count = one_more_child(state.disk.links_count);
             }
             self.touch_dir(h, cx, dir)?;
-            Ok(self.enter(h, nr, disk))
+            Ok(entered)
         })?;
         self.let_go(idle);
         Ok(inode)
     }
 
-    /// The object of an inode just written, in the table.
+    /// The object of a new inode, in the table before its slot is written: whoever comes with the number
+    /// from now on finds this object and never makes a second one.
     fn enter(&self, h: &Handle<'_>, nr: InodeNr, disk: DiskInode) -> (Arc<Inode>, Vec<Arc<Inode>>) {
         let inode = Inode::new(nr, disk, &self.pages, self.volume.block_size());
         {
@@ -126,16 +128,16 @@ impl Ext4 {
                     self.unmake(h, nr, &mut disk)?;
                     return Err(error);
                 }
-                self.volume.write_new_inode(h, nr, &disk)?;
-                let inode = Inode::new(nr, disk, &self.pages, self.volume.block_size());
+                let inode = Inode::new(nr, disk.clone(), &self.pages, self.volume.block_size());
                 inode.retain();
+                let idle = self.inodes.insert(&inode);
+                self.volume.write_new_inode(h, nr, &disk)?;
                 {
                     let mut state = inode.state.write();
                     state.is_orphan = true;
                     state.linkable = true;
                     self.save_contents(h, nr, &mut state)?;
                 }
-                let idle = self.inodes.insert(&inode);
                 Ok((inode, idle))
             })
         });

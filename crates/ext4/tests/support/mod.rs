@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use onggi_block_device::{BlockDevice, MemoryDevice};
+use onggi_block_device::{BlockDevice, DeviceError, MemoryDevice};
 use onggi_ext4::{Ext4, MountOptions};
 use onggi_vfs::{Context, Timestamp};
 
@@ -71,5 +71,35 @@ pub fn write_sparse(path: &Path, device: &MemoryDevice) {
         if piece.iter().any(|&byte| byte != 0) {
             file.write_all_at(piece, (index << 16) as u64).expect("write");
         }
+    }
+}
+
+/// A device that takes its time to write, so that threads meet in the middle of commits.
+pub struct Slow<D>(pub D, pub std::time::Duration);
+
+impl<D: BlockDevice> BlockDevice for Slow<D> {
+    fn attributes(&self) -> &onggi_block_device::Attributes {
+        self.0.attributes()
+    }
+
+    fn read(&self, batch: &mut [onggi_block_device::Read<'_, '_>]) -> Result<(), DeviceError> {
+        self.0.read(batch)
+    }
+
+    fn write(&self, batch: &[onggi_block_device::Write<'_>]) -> Result<(), DeviceError> {
+        std::thread::sleep(self.1);
+        self.0.write(batch)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush()
+    }
+
+    fn discard(&self, ranges: &[onggi_block_device::ByteRange]) -> Result<(), DeviceError> {
+        self.0.discard(ranges)
+    }
+
+    fn write_zeroes(&self, range: onggi_block_device::ByteRange, may_unmap: bool) -> Result<(), DeviceError> {
+        self.0.write_zeroes(range, may_unmap)
     }
 }
